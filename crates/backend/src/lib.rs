@@ -1,0 +1,149 @@
+//! What a device must be able to do: buffers, weights and the ops that a layer program is made of.
+//!
+//! A backend computes `arith`'s functions bit for bit, whatever its row count, tiling or thread
+//! count; [`conformance`] holds it to that. It knows no model names and allocates nothing inside
+//! an op. Row counts are explicit: buffers hold `rows_max` rows and an op touches the first `rows`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arith::format::Matrix;
+
+pub mod conformance;
+
+pub use arith::attention::{Heads, KvDtype};
+pub use arith::rope::Pairing;
+
+/// Cosines and sines of the rows of one round, `[rows, dims / 2]` each, from
+/// [`arith::rope`]; the same for every layer that shares theta and R.
+#[derive(Clone, Debug, Default)]
+pub struct RopeRows {
+    /// Rotated dims of a head, R.
+    pub dims: usize,
+    /// `rows * dims / 2` cosines.
+    pub cos: Vec<f32>,
+    /// As many sines.
+    pub sin: Vec<f32>,
+}
+
+/// Where a row of a round stands: its stream's page table and its absolute position. The row
+/// sees keys 0 ..= position of that table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowAt {
+    /// Index into [`RowMap::tables`].
+    pub table: usize,
+    /// Absolute position of the row.
+    pub position: u32,
+}
+
+/// The rows of one round, in plan order. Page `p` of a table holds the keys of positions
+/// `64 p .. 64 p + 64`; page numbers index every layer's cache alike.
+#[derive(Clone, Debug, Default)]
+pub struct RowMap {
+    /// One entry a row.
+    pub rows: Vec<RowAt>,
+    /// A page table a stream of the round.
+    pub tables: Vec<Arc<[u32]>>,
+}
+
+/// What a device refuses. Bugs of ours assert instead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// An allocation that the device can't hold.
+    #[error("{device}: {what} needs {need_bytes} bytes, {free_bytes} are free")]
+    OutOfMemory {
+        /// Device name.
+        device: String,
+        /// What was to be allocated.
+        what: String,
+        /// Bytes asked.
+        need_bytes: u64,
+        /// Bytes free.
+        free_bytes: u64,
+    },
+    /// A CPU or card without what the kernels need.
+    #[error("{device} lacks {feature}; {hint}")]
+    Unsupported {
+        /// Device name.
+        device: String,
+        /// What is missing.
+        feature: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A shape or format that this backend can't hold.
+    #[error("{what}: expected {expected}, found {found}")]
+    Shape {
+        /// The operand.
+        what: String,
+        /// What fits.
+        expected: String,
+        /// What came.
+        found: String,
+    },
+}
+
+/// A device and its ops. Ops are synchronous in meaning: an op sees all results of earlier ones.
+/// All f32 unless said; every op states its formula in `arith`.
+pub trait Backend: Send + Sync + 'static {
+    /// `[rows_max, width]` f32 on the device.
+    type Rows: Send + fmt::Debug;
+    /// A weight matrix, packed for the device; also serves row lookup (embeddings).
+    type Linear: Send + Sync;
+    /// An f32 vector of weights (norms).
+    type Vector: Send + Sync;
+    /// The paged keys and values of one layer.
+    type Kv: Send;
+
+    /// Short name: `cpu`.
+    fn name(&self) -> &'static str;
+    /// The device in words, for describe and logs.
+    fn device(&self) -> String;
+
+    /// A zeroed buffer.
+    fn rows(&self, rows_max: usize, width: usize) -> Result<Self::Rows, BackendError>;
+    /// Host to device: rows `0 .. data.len() / width`.
+    fn upload(&self, data: &[f32], to: &mut Self::Rows);
+    /// Device to host: rows `first ..` as many as `to` holds.
+    fn download(&self, from: &Self::Rows, first: usize, to: &mut [f32]);
+
+    /// Packs a matrix. Called at load, from several layers in turn; may use all threads.
+    fn linear(&self, matrix: &Matrix<'_>) -> Result<Self::Linear, BackendError>;
+    /// Reads a float matrix of one row, flushed.
+    fn vector(&self, matrix: &Matrix<'_>) -> Result<Self::Vector, BackendError>;
+    /// A cache of `pages` pages of 64 keys each.
+    fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Self::Kv, BackendError>;
+
+    /// `out[r] = W[ids[r]]`, dequantised by one fma a value.
+    fn embed(&self, table: &Self::Linear, ids: &[u32], out: &mut Self::Rows);
+    /// `out = rms_norm(x) * w` for the first `rows` rows ([`arith::norm::rms_norm`]).
+    fn rms_norm(
+        &self,
+        x: &Self::Rows,
+        w: &Self::Vector,
+        eps: f32,
+        rows: usize,
+        out: &mut Self::Rows,
+    );
+    /// Each `outs[i] = x W_i^T`; the activation rows are quantised once for all of them
+    /// ([`arith::linear`]). Widths of `outs` are the matrices' outputs.
+    fn project(
+        &self,
+        x: &Self::Rows,
+        rows: usize,
+        weights: &[&Self::Linear],
+        outs: &mut [&mut Self::Rows],
+    );
+    /// Rotates the first `rope.dims` dims of each of `heads` heads of `dim` values, in place.
+    fn rope(&self, x: &mut Self::Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows);
+    /// Stores the keys and values of every row of the round (all rows, before any attention of
+    /// that round), rounded to the cache's dtype.
+    fn kv_write(&self, kv: &mut Self::Kv, k: &Self::Rows, v: &Self::Rows, map: &RowMap);
+    /// Attention of every row of the round over its stream's keys ([`arith::attention`]).
+    fn attention(&self, q: &Self::Rows, kv: &Self::Kv, map: &RowMap, out: &mut Self::Rows);
+    /// `out = silu(gate) * up`.
+    fn silu_mul(&self, gate: &Self::Rows, up: &Self::Rows, rows: usize, out: &mut Self::Rows);
+    /// `x = x + y`.
+    fn add(&self, x: &mut Self::Rows, y: &Self::Rows, rows: usize);
+}

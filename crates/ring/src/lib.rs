@@ -1,0 +1,3 @@
+//! ring
+
+pub mod head;

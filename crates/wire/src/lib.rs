@@ -1,0 +1,3 @@
+//! Messages between ranks, without I/O.
+#![forbid(unsafe_code)]
+pub mod plan;
