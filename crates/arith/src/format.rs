@@ -147,3 +147,25 @@ pub fn read_float(format: Format, row: &[u8], index: usize) -> f32 {
         Format::Q4_0 | Format::Q4_1 | Format::Q8_0 => panic!("{} is no float", format.name()),
     })
 }
+
+/// Reads row `row` as values, as embeddings need it: `W_i = fma(f32(w_i), a, c)` for block formats
+/// (`c` = +0 without offsets), flushed.
+pub fn read_row(matrix: &Matrix<'_>, row: usize, out: &mut [f32]) {
+    assert_eq!(out.len(), matrix.cols);
+    let (format, stored) = (matrix.format, matrix.row(row));
+    if format.is_float() {
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = read_float(format, stored, i);
+        }
+        return;
+    }
+    let width = format.block_values();
+    let mut w = vec![0; width];
+    let blocks = stored.chunks_exact(format.block_bytes());
+    for (out, block) in out.chunks_exact_mut(width).zip(blocks) {
+        let affine = read_block(format, block, &mut w);
+        for (out, &w) in out.iter_mut().zip(&w) {
+            *out = float::flush(f32::from(w).mul_add(affine.a, affine.c.unwrap_or(0.0)));
+        }
+    }
+}

@@ -12,19 +12,7 @@ use arith::format::Matrix;
 pub mod conformance;
 
 pub use arith::attention::{Heads, KvDtype};
-pub use arith::rope::Pairing;
-
-/// Cosines and sines of the rows of one round, `[rows, dims / 2]` each, from
-/// [`arith::rope`]; the same for every layer that shares theta and R.
-#[derive(Clone, Debug, Default)]
-pub struct RopeRows {
-    /// Rotated dims of a head, R.
-    pub dims: usize,
-    /// `rows * dims / 2` cosines.
-    pub cos: Vec<f32>,
-    /// As many sines.
-    pub sin: Vec<f32>,
-}
+pub use arith::rope::{Pairing, RopeRows};
 
 /// Where a row of a round stands: its stream's page table and its absolute position. The row
 /// sees keys 0 ..= position of that table.

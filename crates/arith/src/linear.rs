@@ -1,0 +1,111 @@
+//! Linear layers: exact integer dots over block formats (section 2), fused sums over float ones
+//! (section 3). The order over K is a function of K alone.
+
+use std::ops::Range;
+
+use crate::a16::{self, A16};
+use crate::base::SLICE_VALUES;
+use crate::count;
+use crate::float::{SPOILT, flush, fma, is_spoilt};
+use crate::format::{Matrix, read_block, read_float};
+
+/// Groups that the slices of a row form, added as a balanced tree.
+pub const GROUPS: usize = 8;
+/// Most values of a block in any format.
+const BLOCK_VALUES_MAX: usize = 128;
+
+/// Slices that group `group` of eight owns when K has `slices` slices:
+/// `ceil(group * slices / 8) .. ceil((group + 1) * slices / 8)`; may be empty.
+pub fn group_slices(group: usize, slices: usize) -> Range<usize> {
+    (group * slices).div_ceil(GROUPS)..((group + 1) * slices).div_ceil(GROUPS)
+}
+
+/// `((g0 + g1) + (g2 + g3)) + ((g4 + g5) + (g6 + g7))`.
+#[inline]
+pub fn tree(g: &[f32; GROUPS]) -> f32 {
+    let add = |a: f32, b: f32| count::note(a + b);
+    add(
+        add(add(g[0], g[1]), add(g[2], g[3])),
+        add(add(g[4], g[5]), add(g[6], g[7])),
+    )
+}
+
+/// One row through a matrix: `out[n] = sum over K of W[n] * x`, `out` as long as the matrix has
+/// rows. Outputs are flushed; a spoilt row gives [`SPOILT`] everywhere.
+pub fn linear(matrix: &Matrix<'_>, x: &[f32], out: &mut [f32]) {
+    assert_eq!(x.len(), matrix.cols);
+    assert_eq!(out.len(), matrix.rows);
+    if matrix.format.is_float() {
+        if is_spoilt(x) {
+            return out.fill(SPOILT);
+        }
+        for (n, out) in out.iter_mut().enumerate() {
+            *out = dot_float(matrix, n, x);
+        }
+    } else {
+        let Some(x) = a16::quantise(x) else {
+            return out.fill(SPOILT);
+        };
+        for (n, out) in out.iter_mut().enumerate() {
+            *out = dot_block(matrix, n, &x);
+        }
+    }
+}
+
+/// Output `n` of a block format over a quantised row.
+pub fn dot_block(matrix: &Matrix<'_>, n: usize, x: &A16) -> f32 {
+    let row = matrix.row(n);
+    grouped(matrix.cols, |slice, values, g| {
+        fma(slice_block(matrix, row, values, &x.q), x.d[slice], g)
+    })
+}
+
+/// Output `n` of a float format over an f32 row.
+pub fn dot_float(matrix: &Matrix<'_>, n: usize, x: &[f32]) -> f32 {
+    let row = matrix.row(n);
+    grouped(matrix.cols, |_, values, g| {
+        let acc = values.fold(0.0, |acc, i| {
+            fma(read_float(matrix.format, row, i), x[i], acc)
+        });
+        count::note(g + acc)
+    })
+}
+
+/// Walks the slices of each group in order, `add(slice, values, g)` giving the group's next sum,
+/// then the tree over the groups and the flush.
+fn grouped(cols: usize, mut add: impl FnMut(usize, Range<usize>, f32) -> f32) -> f32 {
+    let slices = cols.div_ceil(SLICE_VALUES);
+    let mut groups = [0.0; GROUPS];
+    for (group, g) in groups.iter_mut().enumerate() {
+        for slice in group_slices(group, slices) {
+            let from = slice * SLICE_VALUES;
+            *g = add(slice, from..cols.min(from + SLICE_VALUES), *g);
+        }
+    }
+    flush(tree(&groups))
+}
+
+/// The sum of one slice before its scale: blocks in order,
+/// `acc = fma(f32(dot), a, acc)`, then `acc = fma(f32(sum q), c, acc)` where there are offsets.
+pub fn slice_block(matrix: &Matrix<'_>, row: &[u8], values: Range<usize>, q: &[i16]) -> f32 {
+    let format = matrix.format;
+    let (width, bytes) = (format.block_values(), format.block_bytes());
+    let mut w = [0; BLOCK_VALUES_MAX];
+    let mut acc = 0.0;
+    for from in values.step_by(width) {
+        let at = from / width * bytes;
+        let affine = read_block(format, &row[at..at + bytes], &mut w[..width]);
+        let q = &q[from..from + width];
+        let dot: i32 = w
+            .iter()
+            .zip(q)
+            .map(|(&w, &q)| i32::from(w) * i32::from(q))
+            .sum();
+        acc = fma(dot as f32, affine.a, acc);
+        if let Some(c) = affine.c {
+            let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
+            acc = fma(sum as f32, c, acc);
+        }
+    }
+    acc
+}
