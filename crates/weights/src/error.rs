@@ -1,0 +1,221 @@
+//! What can be wrong with a checkpoint.
+
+use std::path::PathBuf;
+
+/// Why a checkpoint cannot be used. Every message names the culprit, what was expected and what
+/// was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// The file cannot be opened, mapped or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Something is wrong inside a file.
+    #[error("{}: {source}", path.display())]
+    InFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<WeightsError>,
+    },
+    /// The file does not start with GGUF's magic.
+    #[error(
+        "no GGUF file: expected it to start with {:?}, found {found:?}",
+        "GGUF"
+    )]
+    NotGguf {
+        /// The first bytes, printable.
+        found: String,
+    },
+    /// A GGUF version that is not read.
+    #[error("GGUF version {found} is not supported (expected 2 or 3, little-endian)")]
+    Version {
+        /// The version found.
+        found: u32,
+    },
+    /// The file ends inside a value.
+    #[error("the file ends inside {what}: {need} bytes needed at offset {at}, {have} there")]
+    Truncated {
+        /// What was being read.
+        what: String,
+        /// Where it starts.
+        at: u64,
+        /// Bytes needed.
+        need: u64,
+        /// Bytes there.
+        have: u64,
+    },
+    /// A count or length is beyond its limit.
+    #[error("{what} is {found}, above the limit of {limit}")]
+    Limit {
+        /// What is counted.
+        what: String,
+        /// The most that is accepted.
+        limit: u64,
+        /// The count found.
+        found: u64,
+    },
+    /// Bytes that should be UTF-8 and are not.
+    #[error("{what} is not valid UTF-8")]
+    NotUtf8 {
+        /// Which text.
+        what: String,
+    },
+    /// An unknown type number of a metadata value.
+    #[error("metadata key `{key}` has the unknown value type {found} (expected 0 to 12)")]
+    ValueType {
+        /// The key.
+        key: String,
+        /// The type number.
+        found: u32,
+    },
+    /// A name that occurs twice.
+    #[error("{what} `{name}` occurs twice")]
+    Duplicate {
+        /// `metadata key` or `tensor`.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A required metadata key is absent.
+    #[error("metadata key `{key}` is missing (expected {expected})")]
+    MissingKey {
+        /// The key.
+        key: String,
+        /// What it should hold.
+        expected: String,
+    },
+    /// A metadata key holds the wrong type.
+    #[error("metadata key `{key}`: expected {expected}, found {found}")]
+    KeyType {
+        /// The key.
+        key: String,
+        /// The type expected.
+        expected: &'static str,
+        /// The type found.
+        found: &'static str,
+    },
+    /// A metadata key holds a value that cannot be.
+    #[error("metadata key `{key}`: expected {expected}, found {found}")]
+    KeyValue {
+        /// The key.
+        key: String,
+        /// What it may hold.
+        expected: String,
+        /// What it holds.
+        found: String,
+    },
+    /// A metadata key asks for something that is not implemented.
+    #[error("metadata key `{key}` asks for {found}, which is not supported (expected {expected})")]
+    UnsupportedKey {
+        /// The key.
+        key: String,
+        /// What is supported.
+        expected: String,
+        /// What it holds.
+        found: String,
+    },
+    /// A model family that is not implemented.
+    #[error("model family `{found}` is not supported (expected `llama`)")]
+    UnsupportedFamily {
+        /// `general.architecture`.
+        found: String,
+    },
+    /// A tensor type that is not read.
+    #[error("tensor `{name}` is {found}, which is not supported (expected {expected})")]
+    UnsupportedType {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        found: String,
+        /// The types that are read here.
+        expected: &'static str,
+    },
+    /// A tensor that needs an op that is not implemented.
+    #[error("tensor `{name}` is not supported: {reason}")]
+    UnsupportedTensor {
+        /// The tensor.
+        name: String,
+        /// What it stands for.
+        reason: &'static str,
+    },
+    /// Dims that make no matrix.
+    #[error("tensor `{name}` has the dims {dims:?}: {reason}")]
+    Dims {
+        /// The tensor.
+        name: String,
+        /// Its dims, K first.
+        dims: Vec<u64>,
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// A tensor's bytes lie outside the file or out of alignment.
+    #[error("tensor `{name}`: its {bytes} bytes at offset {at} {reason}")]
+    Place {
+        /// The tensor.
+        name: String,
+        /// Offset from the start of the tensor data.
+        at: u64,
+        /// Bytes.
+        bytes: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Two tensors share bytes.
+    #[error("tensors `{first}` and `{second}` overlap at offset {at}")]
+    Overlap {
+        /// The earlier one.
+        first: String,
+        /// The later one.
+        second: String,
+        /// Where the second starts in the file.
+        at: u64,
+    },
+    /// A tensor that the model needs is absent.
+    #[error("tensor `{name}` is missing (expected [{rows}, {cols}])")]
+    MissingTensor {
+        /// The tensor.
+        name: String,
+        /// Rows it should have.
+        rows: usize,
+        /// Columns it should have.
+        cols: usize,
+    },
+    /// A name that is not in this checkpoint.
+    #[error("the checkpoint has no tensor `{name}`")]
+    NoTensor {
+        /// The name asked for.
+        name: String,
+    },
+    /// A tensor of another shape than the config says.
+    #[error("tensor `{name}`: expected shape {expected:?}, found {found:?} (rows, cols)")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Rows and columns by the config.
+        expected: [usize; 2],
+        /// Rows and columns in the file.
+        found: [usize; 2],
+    },
+    /// Tensors that the family has no use for: the model computes something else.
+    #[error("{count} tensors are not part of this model, the first is `{name}`")]
+    LeftOver {
+        /// The first in name order.
+        name: String,
+        /// How many.
+        count: usize,
+    },
+    /// A layer that the model does not have.
+    #[error("layer {found} does not exist: the model has {layers}")]
+    Layer {
+        /// The layer asked for.
+        found: u32,
+        /// Layers of the model.
+        layers: u32,
+    },
+}

@@ -1,0 +1,213 @@
+//! Small seeded checkpoints: files that tests and self-checks make for themselves.
+
+use std::path::Path;
+
+use arith::attention::Heads;
+use arith::format::Format;
+
+use crate::WeightsError;
+use crate::gguf::write::Writer;
+use crate::quantise::quantise;
+
+/// Tokens of the byte-level vocabulary: 256 bytes, `<|im_start|>` and `<|im_end|>`.
+pub const VOCAB_MIN: usize = 258;
+
+/// Shapes and formats of a llama checkpoint; weights follow from the seed.
+#[derive(Clone, Debug)]
+pub struct Llama {
+    /// Layers.
+    pub layers: u32,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of the MLP.
+    pub intermediate: usize,
+    /// Tokens, at least [`VOCAB_MIN`]; those above are unused ones, `[PADn]`.
+    pub vocab: usize,
+    /// Attention heads.
+    pub heads: Heads,
+    /// RMSNorm epsilon.
+    pub eps: f32,
+    /// RoPE base.
+    pub theta: f32,
+    /// Longest context.
+    pub context_max: u32,
+    /// Whether the head is the embedding table.
+    pub tied: bool,
+    /// Storage of the layers' matrices.
+    pub format: Format,
+    /// Storage of the embedding table and of the head.
+    pub ends_format: Format,
+    /// Seed of the weights.
+    pub seed: u64,
+}
+
+impl Default for Llama {
+    /// Three layers of width 64 with grouped heads, Q4_1 with Q8_0 ends, tied.
+    fn default() -> Self {
+        Self {
+            layers: 3,
+            hidden: 64,
+            intermediate: 160,
+            vocab: 264,
+            heads: Heads {
+                query: 4,
+                kv: 2,
+                dim: 16,
+            },
+            eps: 1e-5,
+            theta: 10_000.0,
+            context_max: 4_096,
+            tied: true,
+            format: Format::Q4_1,
+            ends_format: Format::Q8_0,
+            seed: 1,
+        }
+    }
+}
+
+/// Writes a checkpoint with a byte-level tokenizer to `path`.
+///
+/// # Errors
+/// [`WeightsError::Io`].
+///
+/// # Panics
+/// Where a width is no multiple of its format's block or the vocabulary is too small.
+pub fn llama(path: &Path, spec: &Llama) -> Result<(), WeightsError> {
+    std::fs::write(path, llama_writer(spec).finish()).map_err(|source| WeightsError::Io {
+        path: path.to_path_buf(),
+        source,
+    })
+}
+
+/// The same as a writer, for files that something is added to.
+pub fn llama_writer(spec: &Llama) -> Writer {
+    assert!(
+        spec.vocab >= VOCAB_MIN,
+        "{} tokens, at least {VOCAB_MIN} needed",
+        spec.vocab
+    );
+    let mut out = Writer::new();
+    let heads = spec.heads;
+    out.string("general.architecture", "llama")
+        .string("general.name", "synthetic")
+        .u32("llama.block_count", spec.layers)
+        .u32("llama.context_length", spec.context_max)
+        .u32("llama.embedding_length", spec.hidden as u32)
+        .u32("llama.feed_forward_length", spec.intermediate as u32)
+        .u32("llama.attention.head_count", heads.query as u32)
+        .u32("llama.attention.head_count_kv", heads.kv as u32)
+        .u32("llama.attention.key_length", heads.dim as u32)
+        .u32("llama.attention.value_length", heads.dim as u32)
+        .u32("llama.rope.dimension_count", heads.dim as u32)
+        .f32("llama.rope.freq_base", spec.theta)
+        .f32("llama.attention.layer_norm_rms_epsilon", spec.eps);
+    tokenizer(&mut out, spec.vocab);
+    let mut noise = Noise(spec.seed);
+    let mut matrix = |out: &mut Writer, name: &str, format, rows: usize, cols: usize, size: f32| {
+        let values: Vec<f32> = (0..rows * cols).map(|_| size * noise.next()).collect();
+        out.tensor(
+            name,
+            format,
+            &[cols as u64, rows as u64],
+            &quantise(format, &values),
+        );
+    };
+    let hidden = spec.hidden;
+    matrix(
+        &mut out,
+        "token_embd.weight",
+        spec.ends_format,
+        spec.vocab,
+        hidden,
+        1.0,
+    );
+    if !spec.tied {
+        matrix(
+            &mut out,
+            "output.weight",
+            spec.ends_format,
+            spec.vocab,
+            hidden,
+            1.0,
+        );
+    }
+    for layer in 0..spec.layers {
+        // Uniform values of this size keep a row's variance through a linear of `cols` values.
+        let mut linear = |name: &str, rows: usize, cols: usize| {
+            let name = format!("blk.{layer}.{name}.weight");
+            matrix(
+                &mut out,
+                &name,
+                spec.format,
+                rows,
+                cols,
+                (3.0 / cols as f32).sqrt(),
+            );
+        };
+        linear("attn_q", heads.query * heads.dim, hidden);
+        linear("attn_k", heads.kv * heads.dim, hidden);
+        linear("attn_v", heads.kv * heads.dim, hidden);
+        linear("attn_output", hidden, heads.query * heads.dim);
+        linear("ffn_gate", spec.intermediate, hidden);
+        linear("ffn_up", spec.intermediate, hidden);
+        linear("ffn_down", hidden, spec.intermediate);
+    }
+    let mut norm = |out: &mut Writer, name: &str| {
+        let values: Vec<f32> = (0..hidden).map(|_| 1.0 + 0.2 * noise.next()).collect();
+        out.tensor(
+            name,
+            Format::F32,
+            &[hidden as u64],
+            &quantise(Format::F32, &values),
+        );
+    };
+    for layer in 0..spec.layers {
+        norm(&mut out, &format!("blk.{layer}.attn_norm.weight"));
+        norm(&mut out, &format!("blk.{layer}.ffn_norm.weight"));
+    }
+    norm(&mut out, "output_norm.weight");
+    out
+}
+
+/// The character that stands for `byte` in a byte-level vocabulary: printable Latin-1 for itself,
+/// the others from U+0100 on, in order.
+pub fn byte_char(byte: u8) -> char {
+    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    if printable(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|&b| !printable(b)).count() as u32;
+    char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+fn tokenizer(out: &mut Writer, vocab: usize) {
+    let mut tokens: Vec<String> = (0..=255).map(|byte| byte_char(byte).to_string()).collect();
+    tokens.extend(["<|im_start|>".to_owned(), "<|im_end|>".to_owned()]);
+    let mut types = vec![1; 256];
+    types.extend([3, 3]);
+    for id in VOCAB_MIN..vocab {
+        tokens.push(format!("[PAD{id}]"));
+        types.push(5);
+    }
+    out.string("tokenizer.ggml.model", "gpt2")
+        .string("tokenizer.ggml.pre", "gpt-2")
+        .strings("tokenizer.ggml.tokens", &tokens)
+        .i32s("tokenizer.ggml.token_type", &types)
+        .strings::<&str>("tokenizer.ggml.merges", &[])
+        .u32("tokenizer.ggml.eos_token_id", 257)
+        .bool("tokenizer.ggml.add_bos_token", false);
+}
+
+/// Uniform values in -1..1 from a counter (splitmix64).
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        (z >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
