@@ -1,0 +1,229 @@
+//! A stage without a model: the same contract and the same table, and layers that mix the layer's
+//! index and a per-stream recurrent state into small rows.
+//!
+//! Every value is an integer below 2^16 held in an f32, so rows cross any codec unchanged. A row
+//! depends on all rows of its stream so far; a window that is rolled back in name only, a layer
+//! that is left out or rows of another stream change every later row and every logit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use arith::base::StreamId;
+use wire::plan::Plan;
+
+use crate::fault::missed_rollback;
+use crate::slots::{Effects, Settled, Slots};
+use crate::{Engine, Fault, Input, Shapes, SlotState, StageError};
+
+/// What a [`Fake`] pretends to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FakeConfig {
+    /// Layers held.
+    pub range: Range<u32>,
+    /// Whether this rank holds the embeddings and the head.
+    pub ends: bool,
+    /// Width of a boundary row.
+    pub hidden: usize,
+    /// Logits a row.
+    pub vocab: usize,
+}
+
+impl FakeConfig {
+    /// A range of a model of width 8 and 64 tokens.
+    pub fn small(range: Range<u32>, ends: bool) -> Self {
+        Self {
+            range,
+            ends,
+            hidden: 8,
+            vocab: 64,
+        }
+    }
+}
+
+/// An [`Engine`] that computes hashes.
+#[derive(Debug)]
+pub struct Fake {
+    config: FakeConfig,
+    slots: Slots,
+    skips: BTreeSet<StreamId>,
+    fault: Option<Fault>,
+    /// A stream's states, a layer each.
+    streams: BTreeMap<StreamId, Vec<Trail>>,
+}
+
+/// The states of one layer after 0, 1, .. rows of the last window.
+type Trail = Vec<u64>;
+
+impl Fake {
+    /// A stage of `config`; it takes plans once it is prepared.
+    pub fn new(config: FakeConfig) -> Self {
+        Self {
+            config,
+            slots: Slots::default(),
+            skips: BTreeSet::new(),
+            fault: None,
+            streams: BTreeMap::new(),
+        }
+    }
+
+    /// The same stage with a defect.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.fault = Some(fault);
+        self
+    }
+
+    fn settle(&mut self, settled: &Settled) {
+        let keep = match self.fault {
+            Some(Fault::PositionOnly | Fault::DropRollback) => settled.rows,
+            _ => settled.accepted,
+        };
+        for trail in self.streams.get_mut(&settled.id).into_iter().flatten() {
+            // A skipped stream's trail is short: its rows were never computed.
+            let state = trail[(keep as usize).min(trail.len() - 1)];
+            *trail = vec![state];
+        }
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Result<Effects, StageError> {
+        let effects = match self.fault {
+            Some(Fault::DropRollback) => self.slots.apply(&missed_rollback(plan, &self.slots))?,
+            _ => self.slots.apply(plan)?,
+        };
+        for id in &effects.closed {
+            self.streams.remove(id);
+            self.skips.remove(id);
+        }
+        for settled in &effects.settled {
+            self.settle(settled);
+        }
+        for id in &effects.opened {
+            let fresh = vec![vec![mix(0, 0)]; self.config.range.len()];
+            self.streams.insert(*id, fresh);
+        }
+        for span in &effects.spans {
+            if self.fault == Some(Fault::DropGeneration) {
+                self.slots.forget_generation(span.id);
+            }
+        }
+        Ok(effects)
+    }
+
+    fn layers(&mut self, id: StreamId, position: u32, row: &mut [f32]) {
+        let trails = self
+            .streams
+            .get_mut(&id)
+            .expect("a stream with rows is open");
+        for (trail, layer) in trails.iter_mut().zip(self.config.range.clone()) {
+            if self.fault == Some(Fault::SkipLayer(layer)) {
+                continue;
+            }
+            let last = *trail
+                .last()
+                .expect("a trail starts with the state before the window");
+            let place = (u64::from(layer) << 32) | u64::from(position);
+            let state = mix(digest(row, last), place);
+            trail.push(state);
+            for (i, x) in row.iter_mut().enumerate() {
+                *x = value(mix(state, i as u64));
+            }
+        }
+    }
+}
+
+impl Engine for Fake {
+    fn hidden(&self) -> usize {
+        self.config.hidden
+    }
+
+    fn vocab(&self) -> usize {
+        if self.config.ends {
+            self.config.vocab
+        } else {
+            0
+        }
+    }
+
+    fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
+        self.slots = Slots::new(*shapes);
+        self.reset();
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        plan: &Plan,
+        input: Input<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        input.check(plan.rows(), self.config.hidden, self.vocab())?;
+        let effects = self.apply(plan)?;
+        let hidden = self.config.hidden;
+        out.clear();
+        out.resize(plan.rows() * hidden, 0.0);
+        for span in effects.spans {
+            if self.skips.contains(&span.id) {
+                continue;
+            }
+            for (position, row) in (span.first..).zip(span.rows) {
+                let values = &mut out[row * hidden..(row + 1) * hidden];
+                match input {
+                    Input::Tokens(ids) => {
+                        let token = u64::from(ids[row]);
+                        values
+                            .iter_mut()
+                            .zip(0..)
+                            .for_each(|(x, i)| *x = value(mix(token, i)));
+                    }
+                    Input::Rows(rows) => {
+                        values.copy_from_slice(&rows[row * hidden..(row + 1) * hidden]);
+                    }
+                }
+                self.layers(span.id, position, values);
+            }
+        }
+        Ok(())
+    }
+
+    fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
+        out.clear();
+        for row in rows.chunks_exact(self.config.hidden) {
+            let start = out.len();
+            let state = digest(row, 1);
+            out.extend((0..self.config.vocab as u64).map(|i| value(mix(state, i)) / 65536.0));
+            out[start + (state % self.config.vocab as u64) as usize] += 1.0;
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, id: StreamId) {
+        self.skips.insert(id);
+    }
+
+    fn reset(&mut self) {
+        self.slots = Slots::new(*self.slots.shapes());
+        self.skips.clear();
+        self.streams.clear();
+    }
+
+    fn table(&self) -> Vec<SlotState> {
+        self.slots.table()
+    }
+}
+
+fn value(state: u64) -> f32 {
+    (state & 0xffff) as f32
+}
+
+fn digest(row: &[f32], seed: u64) -> u64 {
+    row.iter()
+        .fold(seed, |state, x| mix(state, u64::from(x.to_bits())))
+}
+
+/// One step of splitmix64 over a pair.
+fn mix(a: u64, b: u64) -> u64 {
+    let mut z = a.rotate_left(23) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

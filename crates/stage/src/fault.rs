@@ -1,0 +1,107 @@
+//! Faults that tests plant to prove that a check can turn red.
+
+use wire::plan::Plan;
+
+use crate::slots::Slots;
+
+/// A defect of a stage, from planting on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The layer of this absolute index is left out.
+    SkipLayer(u32),
+    /// A settle moves the position back, the state (keys, recurrence) stays where it was.
+    PositionOnly,
+    /// A settle keeps the whole window, whatever was accepted.
+    DropRollback,
+    /// A change of a stream's state is not counted.
+    DropGeneration,
+}
+
+/// The plan as a stage takes it that keeps every window whole.
+pub(crate) fn missed_rollback(plan: &Plan, slots: &Slots) -> Plan {
+    let (mut plan, table) = (plan.clone(), slots.table());
+    for entry in &mut plan.entries {
+        if let Some(state) = table.iter().find(|state| state.id == entry.id) {
+            entry.accepted = state.rows;
+        }
+    }
+    plan
+}
+
+#[cfg(any(test, feature = "faults"))]
+pub(crate) use planted::Plant;
+
+#[cfg(any(test, feature = "faults"))]
+mod planted {
+    use std::borrow::Cow;
+    use std::collections::BTreeMap;
+
+    use arith::base::{StreamId, TILE_KEYS};
+    use wire::plan::Plan;
+
+    use super::{Fault, missed_rollback};
+    use crate::slots::{Effects, Slots};
+
+    /// The fault of a stage and what it remembers.
+    #[derive(Debug, Default)]
+    pub(crate) struct Plant {
+        fault: Option<Fault>,
+        /// Rejected rows that a stream's keys still count.
+        stale: BTreeMap<StreamId, u32>,
+    }
+
+    impl Plant {
+        pub(crate) fn new(fault: Fault) -> Self {
+            Self {
+                fault: Some(fault),
+                stale: BTreeMap::new(),
+            }
+        }
+
+        pub(crate) fn skips(&self, layer: u32) -> bool {
+            self.fault == Some(Fault::SkipLayer(layer))
+        }
+
+        /// The plan as the faulty stage takes it.
+        pub(crate) fn before<'a>(&self, plan: &'a Plan, slots: &Slots) -> Cow<'a, Plan> {
+            if self.fault != Some(Fault::DropRollback) {
+                return Cow::Borrowed(plan);
+            }
+            Cow::Owned(missed_rollback(plan, slots))
+        }
+
+        /// Disturbs what a plan left behind.
+        pub(crate) fn after(&mut self, effects: &mut Effects, slots: &mut Slots) {
+            match self.fault {
+                Some(Fault::PositionOnly) => self.keep_state(effects),
+                Some(Fault::DropGeneration) => {
+                    effects
+                        .spans
+                        .iter()
+                        .for_each(|span| slots.forget_generation(span.id));
+                }
+                _ => {}
+            }
+        }
+
+        /// Rows go on behind the rejected ones, as far as their last page reaches.
+        fn keep_state(&mut self, effects: &mut Effects) {
+            for settled in &effects.settled {
+                *self.stale.entry(settled.id).or_default() += settled.rows - settled.accepted;
+            }
+            effects
+                .closed
+                .iter()
+                .for_each(|id| drop(self.stale.remove(id)));
+            for row in &mut effects.map.rows {
+                let stale = self
+                    .stale
+                    .get(&effects.spans[row.table].id)
+                    .copied()
+                    .unwrap_or(0);
+                let keys = effects.map.tables[row.table].len() * TILE_KEYS;
+                row.position = (row.position + stale).min(keys as u32 - 1);
+            }
+        }
+    }
+}
