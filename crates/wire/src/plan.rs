@@ -2,6 +2,9 @@
 
 use arith::base::{Generation, StreamId};
 
+/// The parent of a tree window's first row, in [`Entry::parents`].
+pub const ROOT: u16 = 0xFFFF;
+
 /// What happens to a stream in this round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {

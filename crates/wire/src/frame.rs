@@ -1,0 +1,349 @@
+//! Frames: a 32-byte header and a payload. Rows alone may travel in parts.
+
+use arith::base::Round;
+
+use crate::beat::{BEAT_BYTES, Beat};
+use crate::bytes::Take;
+use crate::cancel::{CANCEL_BYTES, Cancel};
+use crate::error::{Fault, WireError};
+use crate::limit::{
+    CONTROL_BYTES_MAX, HEADER_BYTES, PART_BYTES_MAX, PLAN_BYTES_MAX, REASON_BYTES_MAX, VERSION,
+};
+use crate::stop::Stop;
+
+pub use crate::reader::Reader;
+
+/// The bytes "BATF".
+const MAGIC: u32 = u32::from_le_bytes(*b"BATF");
+/// Flag bit 0: more parts of this rows frame follow.
+const MORE: u32 = 1;
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Describe, agree, ready or fields.
+    Control = 1,
+    /// A round's plan.
+    Plan = 2,
+    /// A round's rows.
+    Rows = 3,
+    /// The ring stops, with a reason.
+    Stop = 4,
+    /// The sender is alive.
+    Beat = 5,
+    /// A stream was given up; overtakes plans and rows.
+    Cancel = 6,
+}
+
+impl Kind {
+    /// Most payload bytes of one frame of this kind (of one part, for rows).
+    pub fn payload_bytes_max(self) -> usize {
+        match self {
+            Self::Control => CONTROL_BYTES_MAX,
+            Self::Plan => PLAN_BYTES_MAX,
+            Self::Rows => PART_BYTES_MAX,
+            Self::Stop => 4 + REASON_BYTES_MAX,
+            Self::Beat => BEAT_BYTES,
+            Self::Cancel => CANCEL_BYTES,
+        }
+    }
+
+    /// Whether a frame of this kind may come between the parts of a rows frame.
+    pub fn overtakes(self) -> bool {
+        matches!(self, Self::Stop | Self::Beat | Self::Cancel)
+    }
+
+    /// Whether frames of this kind belong to a round; all others carry round 0.
+    fn numbered(self) -> bool {
+        matches!(self, Self::Plan | Self::Rows)
+    }
+}
+
+/// A frame header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the payload is.
+    pub kind: Kind,
+    /// The round, from 1, of a plan or of rows; else 0.
+    pub round: Round,
+    /// Rows of this hop in all, at least 1, for rows; else 0.
+    pub rows: u32,
+    /// More parts follow; only for rows.
+    pub more: bool,
+    /// Payload bytes of this frame or part.
+    pub payload_bytes: u64,
+}
+
+impl Header {
+    /// The 32 bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        out[6..8].copy_from_slice(&(self.kind as u16).to_le_bytes());
+        out[8..16].copy_from_slice(&self.round.0.to_le_bytes());
+        out[16..20].copy_from_slice(&self.rows.to_le_bytes());
+        out[20..24].copy_from_slice(&(if self.more { MORE } else { 0 }).to_le_bytes());
+        out[24..32].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        out
+    }
+
+    /// Reads and checks the 32 bytes.
+    ///
+    /// # Errors
+    /// `BadMagic`, `OtherVersion`, `OtherKind`, `BadFlags`, and those of [`Header::check`].
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let mut take = Take::new("frame", bytes);
+        let magic = take.u32("magic")?;
+        if magic != MAGIC {
+            let found = format!("{magic:#010x}");
+            return Err(WireError::BadMagic(take.fault(
+                "magic",
+                format!("{MAGIC:#010x}"),
+                found,
+            )));
+        }
+        let version = take.u16("version")?;
+        if version != VERSION {
+            return Err(WireError::OtherVersion(
+                take.fault("version", VERSION, version),
+            ));
+        }
+        let kind = match take.u16("kind")? {
+            1 => Kind::Control,
+            2 => Kind::Plan,
+            3 => Kind::Rows,
+            4 => Kind::Stop,
+            5 => Kind::Beat,
+            6 => Kind::Cancel,
+            other => return Err(WireError::OtherKind(take.fault("kind", "1..6", other))),
+        };
+        let round = Round(take.u64("round")?);
+        let rows = take.u32("rows")?;
+        let flags = take.u32("flags")?;
+        let most = if kind == Kind::Rows { MORE } else { 0 };
+        if flags > most {
+            let expected = format!("at most {most}");
+            return Err(WireError::BadFlags(take.fault(
+                "flags",
+                expected,
+                format!("{flags:#x}"),
+            )));
+        }
+        let payload_bytes = take.u64("payload_bytes")?;
+        let header = Self {
+            kind,
+            round,
+            rows,
+            more: flags == MORE,
+            payload_bytes,
+        };
+        header.check()?;
+        Ok(header)
+    }
+
+    /// The rules that tie the fields together.
+    ///
+    /// # Errors
+    /// `TooLarge` past the kind's limit, `OutOfTurn` for a round number where none belongs or none
+    /// where one does, `OtherRows` likewise for rows and for an empty part.
+    pub fn check(&self) -> Result<(), WireError> {
+        let max = self.kind.payload_bytes_max() as u64;
+        if self.payload_bytes > max {
+            let expected = format!("at most {max} for {:?}", self.kind);
+            let fault = Fault::new("frame.payload_bytes", expected, self.payload_bytes);
+            return Err(WireError::TooLarge(fault));
+        }
+        if self.kind.numbered() != (self.round != Round(0)) {
+            let expected = if self.kind.numbered() {
+                "1 or more"
+            } else {
+                "0"
+            };
+            return Err(WireError::OutOfTurn(Fault::new(
+                "frame.round",
+                expected,
+                self.round,
+            )));
+        }
+        let is_rows = self.kind == Kind::Rows;
+        if is_rows != (self.rows != 0) {
+            let expected = if is_rows { "1 or more" } else { "0" };
+            return Err(WireError::OtherRows(Fault::new(
+                "frame.rows",
+                expected,
+                self.rows,
+            )));
+        }
+        if is_rows && self.payload_bytes == 0 {
+            return Err(WireError::OtherRows(Fault::new(
+                "frame.payload_bytes",
+                "1 or more",
+                0,
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// A whole frame; a rows frame's parts are joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// What the payload is.
+    pub kind: Kind,
+    /// The round of a plan or of rows; else 0.
+    pub round: Round,
+    /// Rows of this hop, for rows; else 0.
+    pub rows: u32,
+    /// The message.
+    pub payload: Vec<u8>,
+}
+
+impl Frame {
+    /// A control message's frame ([`crate::control::Message::encode`]).
+    pub fn control(payload: Vec<u8>) -> Self {
+        Self {
+            kind: Kind::Control,
+            round: Round(0),
+            rows: 0,
+            payload,
+        }
+    }
+
+    /// A plan's frame ([`crate::plan::Plan::encode`]).
+    pub fn plan(round: Round, payload: Vec<u8>) -> Self {
+        Self {
+            kind: Kind::Plan,
+            round,
+            rows: 0,
+            payload,
+        }
+    }
+
+    /// A rows frame ([`crate::rows::encode`]); a hop of 0 rows sends none.
+    pub fn rows(round: Round, rows: u32, payload: Vec<u8>) -> Self {
+        Self {
+            kind: Kind::Rows,
+            round,
+            rows,
+            payload,
+        }
+    }
+
+    /// A stop's frame.
+    pub fn stop(stop: &Stop) -> Self {
+        Self {
+            kind: Kind::Stop,
+            round: Round(0),
+            rows: 0,
+            payload: stop.encode(),
+        }
+    }
+
+    /// A beat's frame.
+    pub fn beat(beat: &Beat) -> Self {
+        Self {
+            kind: Kind::Beat,
+            round: Round(0),
+            rows: 0,
+            payload: beat.encode().into(),
+        }
+    }
+
+    /// A cancel's frame.
+    pub fn cancel(cancel: &Cancel) -> Self {
+        Self {
+            kind: Kind::Cancel,
+            round: Round(0),
+            rows: 0,
+            payload: cancel.encode().into(),
+        }
+    }
+}
+
+/// One header and the payload bytes that follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// The encoded header.
+    pub header: [u8; HEADER_BYTES],
+    /// Its payload.
+    pub payload: &'a [u8],
+}
+
+impl Part<'_> {
+    /// Header and payload in one piece.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        [&self.header[..], self.payload].concat()
+    }
+}
+
+/// Gives a frame's parts in order; other frames may be sent between them.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    frame: Frame,
+    at: usize,
+    done: bool,
+}
+
+impl Writer {
+    /// Starts writing `frame`.
+    ///
+    /// # Errors
+    /// Those that the reader at the other end would raise ([`Header::check`]).
+    pub fn new(frame: Frame) -> Result<Self, WireError> {
+        let writer = Self {
+            frame,
+            at: 0,
+            done: false,
+        };
+        writer.header().check()?;
+        Ok(writer)
+    }
+
+    /// The next part, or `None` after the last.
+    pub fn next_part(&mut self) -> Option<Part<'_>> {
+        if self.done {
+            return None;
+        }
+        let header = self.header();
+        let start = self.at;
+        self.at += header.payload_bytes as usize;
+        self.done = !header.more;
+        Some(Part {
+            header: header.encode(),
+            payload: &self.frame.payload[start..self.at],
+        })
+    }
+
+    /// What is being written.
+    pub fn kind(&self) -> Kind {
+        self.frame.kind
+    }
+
+    /// All parts that are left, in one buffer.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEADER_BYTES + self.frame.payload.len());
+        while let Some(part) = self.next_part() {
+            out.extend(part.header);
+            out.extend(part.payload);
+        }
+        out
+    }
+
+    fn header(&self) -> Header {
+        let left = self.frame.payload.len() - self.at;
+        let is_rows = self.frame.kind == Kind::Rows;
+        let bytes = if is_rows {
+            left.min(PART_BYTES_MAX)
+        } else {
+            left
+        };
+        Header {
+            kind: self.frame.kind,
+            round: self.frame.round,
+            rows: self.frame.rows,
+            more: bytes < left,
+            payload_bytes: bytes as u64,
+        }
+    }
+}

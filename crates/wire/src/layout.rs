@@ -1,0 +1,142 @@
+//! Which rank holds which layers.
+
+use std::fmt;
+use std::ops::Range;
+
+use arith::base::{Rank, WORLD_MAX};
+
+use crate::error::{Fault, WireError};
+use crate::limit::LAYERS_MAX;
+
+/// A half-open layer range a rank, none empty; printed and read as `0:10,10:20,20:30`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    ranges: Vec<Range<u32>>,
+}
+
+impl Layout {
+    /// Takes the ranges in rank order.
+    ///
+    /// # Errors
+    /// `BadRank` for a world outside 1..64, `BadLayout` for an empty range. Whether the ranges
+    /// cover the model is [`Layout::check`]'s.
+    pub fn new(ranges: Vec<Range<u32>>) -> Result<Self, WireError> {
+        if ranges.is_empty() || ranges.len() > WORLD_MAX as usize {
+            let expected = format!("1..{WORLD_MAX} ranges");
+            return Err(WireError::BadRank(Fault::new(
+                "layout",
+                expected,
+                ranges.len(),
+            )));
+        }
+        for (rank, range) in (0..).map(Rank).zip(&ranges) {
+            if range.is_empty() {
+                let found = format!("{}:{}", range.start, range.end);
+                let fault = Fault::new("layout.range", "at least one layer", found);
+                return Err(WireError::BadLayout(fault).at(rank));
+            }
+        }
+        Ok(Self { ranges })
+    }
+
+    /// Reads `first:end` pairs, separated by commas, in rank order.
+    ///
+    /// # Errors
+    /// `BadLayout` for other text, and those of [`Layout::new`].
+    pub fn parse(text: &str) -> Result<Self, WireError> {
+        // One more than allowed is enough for `new` to refuse.
+        let pairs = text
+            .split(',')
+            .take(WORLD_MAX as usize + 1)
+            .zip((0..).map(Rank));
+        let ranges = pairs.map(|(pair, rank)| {
+            let range = pair.split_once(':').and_then(|(first, end)| {
+                Some(first.trim().parse().ok()?..end.trim().parse().ok()?)
+            });
+            range.ok_or_else(|| {
+                let fault = Fault::new("layout.range", "first:end", format!("{pair:?}"));
+                WireError::BadLayout(fault).at(rank)
+            })
+        });
+        Self::new(ranges.collect::<Result<_, _>>()?)
+    }
+
+    /// Equal ranges; where they can't be equal, later ranks hold one layer more, since rank 0
+    /// also holds the ends.
+    ///
+    /// # Errors
+    /// `BadRank` for a world outside 1..64, `BadLayout` for more ranks than layers.
+    pub fn even(layers: u32, world: u32) -> Result<Self, WireError> {
+        if world > layers {
+            let expected = format!("at most {layers} ranks");
+            return Err(WireError::BadLayout(Fault::new(
+                "layout.world",
+                expected,
+                world,
+            )));
+        }
+        let bound = |rank: u32| (u64::from(layers) * u64::from(rank) / u64::from(world)) as u32;
+        let ranks = 0..world.min(WORLD_MAX + 1);
+        Self::new(ranks.map(|rank| bound(rank)..bound(rank + 1)).collect())
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> u32 {
+        self.ranges.len() as u32
+    }
+
+    /// The layers of `rank`, which must be below the world.
+    pub fn range(&self, rank: Rank) -> Range<u32> {
+        self.ranges[rank.0 as usize].clone()
+    }
+
+    /// All ranges in rank order.
+    pub fn ranges(&self) -> &[Range<u32>] {
+        &self.ranges
+    }
+
+    /// Requires that the ranges cover layers 0 .. `layers` once each, in order.
+    ///
+    /// # Errors
+    /// `LayoutGap`, `LayoutOverlap`, `LayoutOverrun`, naming the first rank whose range is wrong.
+    pub fn check(&self, layers: u32) -> Result<(), WireError> {
+        if layers > LAYERS_MAX {
+            let expected = format!("at most {LAYERS_MAX}");
+            return Err(WireError::TooLarge(Fault::new(
+                "layout.layers",
+                expected,
+                layers,
+            )));
+        }
+        let mut next = 0;
+        for (rank, range) in (0..).map(Rank).zip(&self.ranges) {
+            let first = || Fault::new("layout.first", next, range.start);
+            if range.start > next {
+                return Err(WireError::LayoutGap(first()).at(rank));
+            }
+            if range.start < next {
+                return Err(WireError::LayoutOverlap(first()).at(rank));
+            }
+            if range.end > layers {
+                let fault = Fault::new("layout.end", format!("at most {layers}"), range.end);
+                return Err(WireError::LayoutOverrun(fault).at(rank));
+            }
+            next = range.end;
+        }
+        if next < layers {
+            let fault = Fault::new("layout.end", layers, next);
+            return Err(WireError::LayoutGap(fault).at(Rank(self.world() - 1)));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (rank, range) in self.ranges.iter().enumerate() {
+            let comma = if rank == 0 { "" } else { "," };
+            write!(f, "{comma}{}:{}", range.start, range.end)?;
+        }
+        Ok(())
+    }
+}

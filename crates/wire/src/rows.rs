@@ -1,0 +1,48 @@
+//! A hop's rows: raw values, bit for bit, in plan order.
+
+use crate::error::{Fault, WireError};
+
+/// The rows' bytes: f32 little-endian.
+pub fn encode(values: &[f32]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(4 * values.len());
+    out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    out
+}
+
+/// `rows * width` values.
+///
+/// # Errors
+/// `OtherRows` for any other number of bytes.
+pub fn decode(payload: &[u8], rows: usize, width: usize) -> Result<Vec<f32>, WireError> {
+    let mut out = Vec::new();
+    decode_into(payload, rows, width, &mut out)?;
+    Ok(out)
+}
+
+/// Like [`decode`], into a buffer that is used again.
+///
+/// # Errors
+/// `OtherRows` for any other number of bytes; `out` is then unchanged.
+pub fn decode_into(
+    payload: &[u8],
+    rows: usize,
+    width: usize,
+    out: &mut Vec<f32>,
+) -> Result<(), WireError> {
+    let bytes = rows
+        .checked_mul(width)
+        .and_then(|values| values.checked_mul(4));
+    if bytes != Some(payload.len()) {
+        let expected = format!("{rows} rows of {width} f32");
+        let found = format!("{} bytes", payload.len());
+        return Err(WireError::OtherRows(Fault::new(
+            "rows.payload",
+            expected,
+            found,
+        )));
+    }
+    let (values, _) = payload.as_chunks::<4>();
+    out.clear();
+    out.extend(values.iter().map(|&value| f32::from_le_bytes(value)));
+    Ok(())
+}
