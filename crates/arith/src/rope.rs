@@ -1,7 +1,7 @@
 //! Rotary position embedding (section 4).
 
 use crate::count::note;
-use crate::float::{flush, fma};
+use crate::float::flush;
 
 /// Which dims of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,8 @@ pub fn rotate(
             let (cos, sin) = (rope.cos[row * pairs + i], rope.sin[row * pairs + i]);
             let (at, bt) = pairing.dims(i, rope.dims);
             let (a, b) = (head[at], head[bt]);
-            head[at] = flush(fma(a, cos, -note(b * sin)));
-            head[bt] = flush(fma(b, cos, note(a * sin)));
+            head[at] = flush(a.mul_add(cos, -note(b * sin)));
+            head[bt] = flush(b.mul_add(cos, note(a * sin)));
         }
     }
 }

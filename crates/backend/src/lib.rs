@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arith::format::Matrix;
 
 pub mod conformance;
+pub mod scalar;
 
 pub use arith::attention::{Heads, KvDtype};
 pub use arith::rope::{Pairing, RopeRows};

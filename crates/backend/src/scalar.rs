@@ -1,0 +1,299 @@
+//! The reference as a backend: one thread, row by row over `arith`. Tests use it as the oracle,
+//! and with a planted [`Defect`] to show that a check can fail.
+
+use arith::attention::{Heads, KvDtype, attend};
+use arith::base::TILE_KEYS;
+use arith::float::flush;
+use arith::format::{Format, Matrix, read_float, read_row};
+use arith::linear::linear;
+use arith::norm::rms_norm;
+use arith::rope::{Pairing, RopeRows, rotate};
+
+use crate::{Backend, BackendError, RowAt, RowMap};
+
+mod defect;
+mod planted;
+
+pub use defect::Defect;
+
+/// The scalar backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scalar {
+    defect: Option<Defect>,
+}
+
+/// `[rows_max, width]` on the host.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    width: usize,
+    data: Vec<f32>,
+}
+
+impl Rows {
+    fn row(&self, r: usize) -> &[f32] {
+        &self.data[r * self.width..(r + 1) * self.width]
+    }
+
+    fn row_mut(&mut self, r: usize) -> &mut [f32] {
+        &mut self.data[r * self.width..(r + 1) * self.width]
+    }
+}
+
+/// A matrix as stored, its bytes owned.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    format: Format,
+    rows: usize,
+    cols: usize,
+    bytes: Vec<u8>,
+}
+
+impl Linear {
+    fn matrix(&self) -> Matrix<'_> {
+        let Self {
+            format, rows, cols, ..
+        } = *self;
+        Matrix {
+            format,
+            rows,
+            cols,
+            bytes: &self.bytes,
+        }
+    }
+}
+
+/// Keys and values of one layer, `[pages, 64, kv heads * dim]`, as they are read back.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    dtype: KvDtype,
+    heads: Heads,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    /// Keys before rounding, for [`Defect::UnroundedOwnKey`] alone.
+    unrounded: Vec<f32>,
+}
+
+impl Kv {
+    fn width(&self) -> usize {
+        self.heads.kv * self.heads.dim
+    }
+
+    /// Where the row of absolute position `position` begins.
+    fn at(&self, table: &[u32], position: usize) -> usize {
+        let page = table[position / TILE_KEYS] as usize;
+        (page * TILE_KEYS + position % TILE_KEYS) * self.width()
+    }
+
+    /// Rows 0 .. `visible` of one head, contiguous.
+    fn head(&self, values: &[f32], table: &[u32], visible: usize, head: usize) -> Vec<f32> {
+        let from = head * self.heads.dim;
+        (0..visible)
+            .flat_map(|p| &values[self.at(table, p) + from..][..self.heads.dim])
+            .copied()
+            .collect()
+    }
+}
+
+impl Scalar {
+    /// The reference itself.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The reference with one fault, for tests that must turn red.
+    pub fn with_defect(defect: Defect) -> Self {
+        Self {
+            defect: Some(defect),
+        }
+    }
+
+    fn has(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    /// What an elementwise op writes.
+    fn flush(&self, x: f32) -> f32 {
+        if self.has(Defect::UnflushedRows) {
+            x
+        } else {
+            flush(x)
+        }
+    }
+
+    /// Attention of one row: its query heads over the gathered keys of their kv head.
+    fn attend_row(&self, q: &[f32], kv: &Kv, map: &RowMap, at: RowAt, out: &mut [f32]) {
+        let Heads {
+            query,
+            kv: kv_heads,
+            dim,
+        } = kv.heads;
+        let (table, visible) = planted::visible(self.defect, map, at);
+        let shared = query / kv_heads;
+        for head in 0..kv_heads {
+            let mut k = kv.head(&kv.k, table, visible, head);
+            if self.has(Defect::UnroundedOwnKey) {
+                let own = kv.at(table, visible - 1) + head * dim;
+                let last = k.len() - dim;
+                k[last..].copy_from_slice(&kv.unrounded[own..own + dim]);
+            }
+            let v = kv.head(&kv.v, table, visible, head);
+            for h in head * shared..(head + 1) * shared {
+                let (q, out) = (&q[h * dim..][..dim], &mut out[h * dim..][..dim]);
+                match self.defect {
+                    Some(defect) => planted::attend(defect, q, &k, &v, out),
+                    None => attend(q, &k, &v, dim, out),
+                }
+            }
+        }
+    }
+}
+
+impl Backend for Scalar {
+    type Rows = Rows;
+    type Linear = Linear;
+    type Vector = Vec<f32>;
+    type Kv = Kv;
+
+    fn name(&self) -> &'static str {
+        "scalar"
+    }
+
+    fn device(&self) -> String {
+        "scalar reference, one thread".into()
+    }
+
+    fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {
+        Ok(Rows {
+            width,
+            data: vec![0.0; rows_max * width],
+        })
+    }
+
+    fn upload(&self, data: &[f32], to: &mut Rows) {
+        assert!(data.len().is_multiple_of(to.width));
+        to.data[..data.len()].copy_from_slice(data);
+    }
+
+    fn download(&self, from: &Rows, first: usize, to: &mut [f32]) {
+        to.copy_from_slice(&from.data[first * from.width..][..to.len()]);
+    }
+
+    fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
+        let Matrix {
+            format,
+            rows,
+            cols,
+            bytes,
+        } = *matrix;
+        assert_eq!(bytes.len(), rows * matrix.row_bytes());
+        Ok(Linear {
+            format,
+            rows,
+            cols,
+            bytes: bytes.to_vec(),
+        })
+    }
+
+    fn vector(&self, matrix: &Matrix<'_>) -> Result<Vec<f32>, BackendError> {
+        if !matrix.format.is_float() || matrix.rows != 1 {
+            return Err(BackendError::Shape {
+                what: "vector".into(),
+                expected: "one row of a float format".into(),
+                found: format!("{} rows of {}", matrix.rows, matrix.format.name()),
+            });
+        }
+        Ok((0..matrix.cols)
+            .map(|i| read_float(matrix.format, matrix.row(0), i))
+            .collect())
+    }
+
+    fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Kv, BackendError> {
+        let values = pages * TILE_KEYS * heads.kv * heads.dim;
+        let unrounded = match self.has(Defect::UnroundedOwnKey) {
+            true => vec![0.0; values],
+            false => Vec::new(),
+        };
+        Ok(Kv {
+            dtype,
+            heads,
+            k: vec![0.0; values],
+            v: vec![0.0; values],
+            unrounded,
+        })
+    }
+
+    fn embed(&self, table: &Linear, ids: &[u32], out: &mut Rows) {
+        for (r, &id) in ids.iter().enumerate() {
+            read_row(&table.matrix(), id as usize, out.row_mut(r));
+            if self.has(Defect::NoOffset) {
+                planted::embed(&table.matrix(), id as usize, out.row_mut(r));
+            }
+        }
+    }
+
+    fn rms_norm(&self, x: &Rows, w: &Vec<f32>, eps: f32, rows: usize, out: &mut Rows) {
+        for r in 0..rows {
+            match self.defect {
+                Some(defect) => planted::rms_norm(defect, x.row(r), w, eps, out.row_mut(r)),
+                None => rms_norm(x.row(r), w, eps, out.row_mut(r)),
+            }
+        }
+    }
+
+    fn project(&self, x: &Rows, rows: usize, weights: &[&Linear], outs: &mut [&mut Rows]) {
+        assert_eq!(weights.len(), outs.len());
+        for (w, out) in weights.iter().zip(outs) {
+            for r in 0..rows {
+                match self.defect {
+                    Some(defect) => {
+                        let at = planted::Row { row: r, rows };
+                        planted::linear(defect, &w.matrix(), at, x.row(r), out.row_mut(r));
+                    }
+                    None => linear(&w.matrix(), x.row(r), out.row_mut(r)),
+                }
+            }
+        }
+    }
+
+    fn rope(&self, x: &mut Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {
+        let pairing = match (self.has(Defect::OtherPairing), pairing) {
+            (true, Pairing::Adjacent) => Pairing::Halves,
+            (true, Pairing::Halves) => Pairing::Adjacent,
+            (false, pairing) => pairing,
+        };
+        for r in 0..rope.rows() {
+            rotate(x.row_mut(r), heads, dim, pairing, rope, r);
+        }
+    }
+
+    fn kv_write(&self, kv: &mut Kv, k: &Rows, v: &Rows, map: &RowMap) {
+        for (r, at) in map.rows.iter().enumerate() {
+            let to = kv.at(&map.tables[at.table], at.position as usize);
+            for i in 0..kv.width() {
+                kv.k[to + i] = planted::store(self.defect, kv.dtype, k.row(r)[i]);
+                if self.has(Defect::UnroundedOwnKey) {
+                    kv.unrounded[to + i] = k.row(r)[i];
+                }
+                kv.v[to + i] = planted::store(self.defect, kv.dtype, v.row(r)[i]);
+            }
+        }
+    }
+
+    fn attention(&self, q: &Rows, kv: &Kv, map: &RowMap, out: &mut Rows) {
+        for (r, &at) in map.rows.iter().enumerate() {
+            self.attend_row(q.row(r), kv, map, at, out.row_mut(r));
+        }
+    }
+
+    fn silu_mul(&self, gate: &Rows, up: &Rows, rows: usize, out: &mut Rows) {
+        for i in 0..rows * gate.width {
+            out.data[i] = self.flush(planted::gate(self.defect, gate.data[i]) * up.data[i]);
+        }
+    }
+
+    fn add(&self, x: &mut Rows, y: &Rows, rows: usize) {
+        for i in 0..rows * x.width {
+            x.data[i] = self.flush(x.data[i] + y.data[i]);
+        }
+    }
+}

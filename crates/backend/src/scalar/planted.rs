@@ -1,0 +1,259 @@
+//! The ops as a given [`Defect`] has them; ops that it leaves alone are the reference's.
+
+use std::ops::Range;
+
+use arith::a16::{A16, Q_MAX, quantise_slice};
+use arith::attention::{KvDtype, Partial, scale};
+use arith::base::{CHUNK_KEYS, SLICE_VALUES, TILE_KEYS};
+use arith::exp::{sigmoid, silu};
+use arith::float::{SPOILT, f32_to_f16, flush, fma, is_spoilt};
+use arith::format::{Matrix, read_block, read_float};
+use arith::linear::{GROUPS, group_slices, tree};
+use arith::norm::LANES;
+
+use super::Defect;
+use crate::{RowAt, RowMap};
+
+/// Which row of how many an op computes.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    pub row: usize,
+    pub rows: usize,
+}
+
+/// One row through a matrix.
+pub(super) fn linear(defect: Defect, m: &Matrix<'_>, at: Row, x: &[f32], out: &mut [f32]) {
+    if defect == Defect::StaleRow && at.rows % 4 == 3 && at.row + 1 == at.rows {
+        return;
+    }
+    let spoilt = match defect {
+        Defect::HugeRow => x.iter().any(|x| !x.is_finite()),
+        _ => is_spoilt(x),
+    };
+    if spoilt {
+        return out.fill(SPOILT);
+    }
+    let quantised = quantise(defect, x);
+    for (n, out) in out.iter_mut().enumerate() {
+        let sum = dot(defect, m, at, n, x, &quantised);
+        *out = if defect == Defect::UnflushedLinear {
+            sum
+        } else {
+            flush(sum)
+        };
+    }
+}
+
+fn quantise(defect: Defect, x: &[f32]) -> A16 {
+    let mut all = A16::default();
+    for x in x.chunks(SLICE_VALUES) {
+        let mut q = vec![0; x.len()];
+        let d = quantise_slice(x, &mut q);
+        if defect == Defect::TieAway && d > 0.0 {
+            let amax = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let inv = f32::from(Q_MAX) / amax;
+            q = x.iter().map(|x| (x * inv).round() as i16).collect();
+        }
+        all.q.extend(q);
+        all.d.push(d);
+    }
+    all
+}
+
+fn dot(defect: Defect, m: &Matrix<'_>, at: Row, n: usize, x: &[f32], quantised: &A16) -> f32 {
+    let slices = m.cols.div_ceil(SLICE_VALUES);
+    let mut g = [0.0; GROUPS];
+    for (group, g) in g.iter_mut().enumerate() {
+        for slice in group_slices(group, slices) {
+            if defect == Defect::DroppedSlice && slice > 0 && slice + 1 == slices {
+                continue;
+            }
+            let from = slice * SLICE_VALUES;
+            let values = from..m.cols.min(from + SLICE_VALUES);
+            *g = if m.format.is_float() {
+                *g + slice_float(defect, m, n, values, x)
+            } else {
+                fma(
+                    slice_block(defect, m, n, values, &quantised.q),
+                    quantised.d[slice],
+                    *g,
+                )
+            };
+        }
+    }
+    let swapped = match defect {
+        Defect::SwappedTree => true,
+        Defect::BatchOrder => at.rows >= 8,
+        _ => false,
+    };
+    if swapped {
+        g = [g[0], g[2], g[1], g[3], g[4], g[6], g[5], g[7]];
+    }
+    tree(&g)
+}
+
+fn multiply_add(defect: Defect, a: f32, b: f32, c: f32) -> f32 {
+    if defect == Defect::UnfusedDot {
+        a * b + c
+    } else {
+        fma(a, b, c)
+    }
+}
+
+fn slice_float(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, x: &[f32]) -> f32 {
+    let row = m.row(n);
+    values.fold(0.0, |acc, i| {
+        multiply_add(defect, read_float(m.format, row, i), x[i], acc)
+    })
+}
+
+fn slice_block(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, q: &[i16]) -> f32 {
+    let (width, bytes) = (m.format.block_values(), m.format.block_bytes());
+    let mut w = vec![0; width];
+    let mut acc = 0.0;
+    for from in values.step_by(width) {
+        let block = &m.row(n)[from / width * bytes..][..bytes];
+        let mut affine = read_block(m.format, block, &mut w);
+        let half = u16::from_le_bytes([block[0], block[1]]);
+        if defect == Defect::SubnormalScale && half & 0x7c00 == 0 {
+            affine.a = f32::from(half & 0x3ff) / 16_777_216.0;
+        }
+        let q = &q[from..from + width];
+        let dot: i32 = w
+            .iter()
+            .zip(q)
+            .map(|(&w, &q)| i32::from(w) * i32::from(q))
+            .sum();
+        let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
+        acc = multiply_add(defect, dot as f32, affine.a, acc);
+        if let Some(c) = affine.c {
+            acc = multiply_add(defect, sum as f32, c, acc);
+        }
+    }
+    acc
+}
+
+/// One row through the norm.
+pub(super) fn rms_norm(defect: Defect, x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+    let n = x.len() as f32;
+    if !matches!(defect, Defect::WrongFold | Defect::NormDivides) || is_spoilt(x) {
+        return arith::norm::rms_norm(x, w, eps, out);
+    }
+    let mut lanes = [0.0; LANES];
+    for (i, &x) in x.iter().enumerate() {
+        lanes[i % LANES] = fma(x, x, lanes[i % LANES]);
+    }
+    let mean = if defect == Defect::WrongFold {
+        let mut step = 1;
+        while step < LANES {
+            for j in (0..LANES).step_by(2 * step) {
+                lanes[j] += lanes[j + step];
+            }
+            step *= 2;
+        }
+        fma(lanes[0], 1.0 / n, eps)
+    } else {
+        arith::norm::fold(lanes) / n + eps
+    };
+    let r = 1.0 / mean.sqrt();
+    for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+        *out = flush((x * r) * w);
+    }
+}
+
+/// A key or value as the cache gives it back.
+pub(super) fn store(defect: Option<Defect>, dtype: KvDtype, x: f32) -> f32 {
+    match (defect, dtype) {
+        (Some(Defect::SubnormalHalf), KvDtype::F16) if x.abs() < 6.1e-5 => {
+            (x * 16_777_216.0).round_ties_even() / 16_777_216.0
+        }
+        (Some(Defect::InfiniteHalf), KvDtype::F16) if f32_to_f16(x) & 0x7fff == 0x7bff => {
+            if x.abs() < 65520.0 {
+                dtype.round(x)
+            } else {
+                x.signum() * f32::INFINITY
+            }
+        }
+        _ => dtype.round(x),
+    }
+}
+
+/// The page table of a row and how many keys it sees.
+pub(super) fn visible(defect: Option<Defect>, map: &RowMap, at: RowAt) -> (&[u32], usize) {
+    let table = if defect == Some(Defect::FirstTable) {
+        0
+    } else {
+        at.table
+    };
+    let table = &map.tables[table];
+    let visible = at.position as usize + 1;
+    let seen = match defect {
+        Some(Defect::StaleTail) => visible.next_multiple_of(TILE_KEYS),
+        _ => visible,
+    };
+    (table, seen.min(table.len() * TILE_KEYS))
+}
+
+/// One query head over its keys.
+pub(super) fn attend(defect: Defect, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
+    let dim = q.len();
+    let (first, chunk) = match defect {
+        Defect::NoChunks => (TILE_KEYS, usize::MAX),
+        Defect::ShiftedTiles => (TILE_KEYS / 2, CHUNK_KEYS),
+        _ => return arith::attention::attend(q, k, v, dim, out),
+    };
+    let keys = k.len() / dim;
+    let mut whole: Option<Partial> = None;
+    let mut part: Option<Partial> = None;
+    let mut from = 0;
+    while from < keys {
+        let to = keys.min(if from == 0 { first } else { from + TILE_KEYS });
+        let tile = |x: &[f32]| x[from * dim..to * dim].to_vec();
+        push(&mut part, Partial::tile(q, &tile(k), &tile(v), scale(dim)));
+        if to.is_multiple_of(chunk) || to == keys {
+            push(
+                &mut whole,
+                part.take()
+                    .unwrap_or_else(|| unreachable!("a tile was pushed")),
+            );
+        }
+        from = to;
+    }
+    if let Some(whole) = whole {
+        whole.finish(out);
+    }
+}
+
+fn push(sum: &mut Option<Partial>, next: Partial) {
+    match sum {
+        Some(sum) => sum.merge(&next),
+        None => *sum = Some(next),
+    }
+}
+
+/// The gate's activation.
+pub(super) fn gate(defect: Option<Defect>, x: f32) -> f32 {
+    match defect {
+        Some(Defect::SiluTail) => x * sigmoid(x),
+        Some(Defect::OtherExp) => {
+            let x = f64::from(x);
+            (x / (1.0 + (-x).exp())) as f32
+        }
+        _ => silu(x),
+    }
+}
+
+/// An embedding row without its offsets.
+pub(super) fn embed(m: &Matrix<'_>, id: usize, out: &mut [f32]) {
+    if m.format.is_float() {
+        return;
+    }
+    let mut w = vec![0; m.format.block_values()];
+    let blocks = m.row(id).chunks_exact(m.format.block_bytes());
+    for (out, block) in out.chunks_exact_mut(w.len()).zip(blocks) {
+        let a = read_block(m.format, block, &mut w).a;
+        for (out, w) in out.iter_mut().zip(&w) {
+            *out = flush(f32::from(*w) * a);
+        }
+    }
+}
