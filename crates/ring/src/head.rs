@@ -31,7 +31,7 @@ pub enum Command {
         /// The verdict.
         answer: tokio::sync::oneshot::Sender<Result<(), Refusal>>,
     },
-    /// The owner went away.
+    /// The owner went away; also of a request that was refused or has ended.
     Cancel(RequestId),
     /// Finish what runs, admit nothing, then stop the ring.
     Drain,
@@ -133,12 +133,14 @@ impl Handle {
             answer,
         };
         self.commands.send(command).map_err(|_| stopped())?;
-        verdict.await.map_err(|_| stopped())??;
-        Ok(Reply {
+        // Made before the verdict, so that a caller who stops waiting cancels too.
+        let reply = Reply {
             id,
             events,
             commands: self.commands.clone(),
-        })
+        };
+        verdict.await.map_err(|_| stopped())??;
+        Ok(reply)
     }
     /// The ring's state now.
     pub fn state(&self) -> RingState {
