@@ -1,9 +1,27 @@
 //! The scheduler, without I/O: requests in, rounds out, results in, tokens out.
+//!
+//! [`Scheduler`] decides which stream computes which rows in which round, and mirrors the
+//! stages' tables ([`SlotState`]). It owns no socket, thread or clock, so a run is a function of
+//! its calls: [`Scheduler::submit`] and [`Scheduler::cancel`] at any time,
+//! [`Scheduler::next_round`] until it has nothing to issue, [`Scheduler::complete`] for each
+//! round that comes back, in order. A reply depends on its prompt, its sampling and the logits
+//! alone, never on the other streams, the chunks, the depth or a preemption.
+#![forbid(unsafe_code)]
 
 use arith::base::{Round as RoundNumber, StreamId};
 use wire::plan::Plan;
 
+mod admit;
+mod compose;
+mod reply;
+mod request;
 pub mod sample;
+mod scheduler;
+mod stream;
+
+pub use request::{Event, Failure, Finish, Refusal, Request};
+pub use scheduler::Scheduler;
+pub use stream::SlotState;
 
 /// A request's name, unique for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,119 +44,6 @@ pub struct Limits {
     pub pages: u32,
     /// Rounds in flight.
     pub depth: u32,
-}
-
-/// What a client asked for, in tokens.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Prompt, at least one token.
-    pub prompt: Vec<u32>,
-    /// Most reply tokens, at least one.
-    pub max_tokens: u32,
-    /// Tokens that end the reply (not part of it); empty with `ignore_eos`.
-    pub stop_tokens: Vec<u32>,
-    /// How tokens are drawn.
-    pub sampling: sample::Sampling,
-    /// Asks for the logits of every prompt row, as [`Event::PromptLogits`] (checks and oracles).
-    pub prompt_logits: bool,
-    /// Asks for a running hash of every logits row that a token was drawn from.
-    pub hash_logits: bool,
-}
-
-/// Why a reply ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
-    /// A stop token.
-    Stop,
-    /// `max_tokens`, or the context is full.
-    Length,
-    /// Cancelled by whoever asked.
-    Cancelled,
-}
-
-/// What a request's owner hears. `Done` or `Failed` is the last.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Event {
-    /// Logits of prompt rows `first ..`, `rows * vocab` values.
-    PromptLogits {
-        /// Position of the first row.
-        first: u32,
-        /// Values.
-        logits: Vec<f32>,
-    },
-    /// The next token of the reply. A stop token is not announced.
-    Token {
-        /// Its id.
-        id: u32,
-    },
-    /// The reply is complete.
-    Done {
-        /// Why.
-        finish: Finish,
-        /// Prompt tokens.
-        prompt_tokens: u32,
-        /// Reply tokens announced.
-        reply_tokens: u32,
-        /// SHA-256 of the logits rows (f32 little-endian, in order), where asked for.
-        logits_sha256: Option<[u8; 32]>,
-    },
-    /// The reply can't be completed.
-    Failed(Failure),
-}
-
-/// Why a stream failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Failure {
-    /// The stream's logits hold NaN or infinity.
-    #[error("NonfiniteLogits: position {position}")]
-    NonfiniteLogits {
-        /// Position of the row.
-        position: u32,
-    },
-    /// The ring broke; the text names the rank and the reason.
-    #[error("{0}")]
-    Ring(String),
-    /// The server shuts down.
-    #[error("the server is shutting down")]
-    Draining,
-}
-
-/// Why a request was not admitted.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// Prompt and reply can never fit.
-    #[error(
-        "this server's maximum context length is {context_max} tokens; the prompt has {prompt}"
-    )]
-    TooLong {
-        /// Prompt tokens.
-        prompt: u32,
-        /// Limit.
-        context_max: u32,
-    },
-    /// The queue is full.
-    #[error("{waiting} requests are waiting, as many as this server allows")]
-    QueueFull {
-        /// Requests waiting.
-        waiting: u32,
-    },
-    /// An empty prompt.
-    #[error("the prompt has no tokens")]
-    Empty,
-    /// A token outside the vocabulary.
-    #[error("token {id} is outside the vocabulary of {vocab}")]
-    OtherToken {
-        /// The token.
-        id: u32,
-        /// Size of the vocabulary.
-        vocab: u32,
-    },
-    /// The ring is not ready; the text says why.
-    #[error("{0}")]
-    NotReady(String),
 }
 
 /// One round, as plain data.

@@ -1,0 +1,123 @@
+//! The next round: decode windows first, then chunks of prompts in the rows that are left.
+
+use std::cmp::Reverse;
+
+use arith::base::{Round as RoundNumber, StreamId};
+use wire::plan::{Mode, Plan};
+
+use crate::scheduler::Flight;
+use crate::stream::{Slot, Stream, end};
+use crate::{Round, Scheduler};
+
+/// Rounds that may leave a prompt out before it goes ahead of shorter ones.
+const PASSED_OVER_MAX: u32 = 8;
+
+impl Scheduler {
+    /// The next round, or `None` while `depth` rounds are in the ring or nothing can be done.
+    ///
+    /// Every reply whose last token is known rides with one row; at depth > 1 a round takes no
+    /// more than its share of them, so that as many rounds overlap, and one that is left out
+    /// rides within `depth` rounds. Prompts share the other rows, fewest tokens left first. Ends
+    /// of streams never wait: a round may carry nothing else. A window is settled in the first
+    /// round after its outcome is known, also where its stream computes no rows in it.
+    pub fn next_round(&mut self) -> Option<Round> {
+        if self.flights.len() >= self.limits.depth as usize {
+            return None;
+        }
+        let held = self.reserved();
+        let mut rows = vec![0; self.slots.len()];
+        let windows = self.pick_windows(&mut rows);
+        self.admit(held);
+        let prompt = self.pick_chunks(self.limits.round_rows_max - windows, &mut rows);
+        let leaving = |slot: &Slot| matches!(slot, Slot::Leaving { .. });
+        if windows == 0 && prompt == 0 && !self.slots.iter().any(leaving) {
+            return None;
+        }
+        let mode = if prompt > 0 {
+            Mode::Prompt
+        } else {
+            Mode::Window
+        };
+        Some(self.issue(mode, &rows))
+    }
+
+    /// Gives a row to each decode window of this round; how many.
+    fn pick_windows(&mut self, rows: &mut [u32]) -> u32 {
+        let decoding = self.live().filter(|s| !s.in_prompt()).count();
+        let share = decoding.div_ceil(self.limits.depth as usize);
+        let ready = |s: &&Stream| !s.in_prompt() && s.left() > 0;
+        let mut ready: Vec<_> = self
+            .live()
+            .filter(ready)
+            .map(|s| (s.last_round, s.reply.age, s.state.id))
+            .collect();
+        ready.sort_unstable();
+        for (_, _, id) in ready.into_iter().take(share) {
+            // An earlier one may have taken this one's pages.
+            let lives = matches!(self.slots[id.0 as usize], Slot::Live(_));
+            if lives && self.grow(id) {
+                rows[id.0 as usize] = 1;
+            }
+        }
+        for (slot, rows) in self.slots.iter().zip(rows.iter_mut()) {
+            if !matches!(slot, Slot::Live(_)) {
+                *rows = 0;
+            }
+        }
+        rows.iter().sum()
+    }
+
+    /// Shares `budget` rows among the prompts; how many were given.
+    fn pick_chunks(&mut self, mut budget: u32, rows: &mut [u32]) -> u32 {
+        let before = budget;
+        let mut prompts: Vec<_> = self
+            .live()
+            .filter(|s| s.in_prompt())
+            .map(|s| {
+                let late = Some(s.passed_over).filter(|rounds| *rounds >= PASSED_OVER_MAX);
+                (Reverse(late), s.left(), s.reply.age, s.state.id)
+            })
+            .collect();
+        prompts.sort_unstable();
+        for (_, left, _, id) in prompts {
+            let chunk = left.min(self.limits.chunk_rows_max).min(budget);
+            let stream = self.stream(id);
+            stream.passed_over = if chunk > 0 { 0 } else { stream.passed_over + 1 };
+            rows[id.0 as usize] = chunk;
+            budget -= chunk;
+        }
+        before - budget
+    }
+
+    /// Writes the round and puts it in flight.
+    fn issue(&mut self, mode: Mode, rows: &[u32]) -> Round {
+        self.number += 1;
+        let mut round = Round {
+            number: RoundNumber(self.number),
+            plan: Plan {
+                mode,
+                ..Plan::default()
+            },
+            tokens: Vec::new(),
+            wanted: Vec::new(),
+        };
+        let mut ended: Vec<StreamId> = Vec::new();
+        for (slot, &rows) in self.slots.iter_mut().zip(rows) {
+            match slot {
+                Slot::Live(stream) => stream.issue(rows, &mut round),
+                Slot::Leaving { op, state, .. } => {
+                    round.plan.entries.push(end(*op, state));
+                    ended.push(state.id);
+                    *slot = Slot::Echoing;
+                }
+                Slot::Free | Slot::Echoing => {}
+            }
+        }
+        self.flights.push_back(Flight {
+            number: round.number,
+            wanted: round.wanted.clone(),
+            ended,
+        });
+        round
+    }
+}

@@ -1,0 +1,138 @@
+//! A request on its way to a reply: its tokens, and what its logits rows become.
+
+use arith::float;
+use sha2::{Digest, Sha256};
+
+use crate::{Event, Failure, Finish, Request, RequestId, sample};
+
+/// Values that are hashed at once.
+const HASH_VALUES: usize = 1024;
+
+/// A request and what it has heard so far. It outlives its stream when that is preempted.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub id: RequestId,
+    /// Place in the order of submission.
+    pub age: u64,
+    /// A stream has been opened for it at least once.
+    pub started: bool,
+    /// Prompt and reply.
+    pub tokens: Vec<u32>,
+    /// Most tokens of prompt and reply.
+    pub length_max: u32,
+    prompt_tokens: u32,
+    /// Prompt rows whose logits were handed out.
+    shown: u32,
+    /// Its prompt has moved to `tokens`.
+    request: Request,
+    sha: Option<Sha256>,
+}
+
+impl Reply {
+    /// `context_max` is above the prompt's length.
+    pub fn new(id: RequestId, age: u64, mut request: Request, context_max: u32) -> Self {
+        let tokens = std::mem::take(&mut request.prompt);
+        let prompt_tokens = tokens.len() as u32;
+        Self {
+            id,
+            age,
+            started: false,
+            tokens,
+            length_max: prompt_tokens
+                .saturating_add(request.max_tokens.max(1))
+                .min(context_max),
+            prompt_tokens,
+            shown: 0,
+            sha: request.hash_logits.then(Sha256::new),
+            request,
+        }
+    }
+
+    /// Tokens known.
+    pub fn length(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Most rows that it can ever compute: the last token is never an input.
+    pub fn rows_max(&self) -> u32 {
+        self.length_max - 1
+    }
+
+    /// Whether the logits of rows `first ..` are asked for, apart from the one that is drawn from.
+    pub fn wants_rows(&self, first: u32, rows: u32) -> bool {
+        let unseen = first.max(self.shown) < (first + rows).min(self.prompt_tokens);
+        self.request.prompt_logits && unseen
+    }
+
+    /// Takes the logits of rows `first ..`; draws where the last of them is the newest token's.
+    /// False when the reply has ended; its last event is then in `events`.
+    pub fn hear(
+        &mut self,
+        first: u32,
+        logits: &[f32],
+        vocab: usize,
+        events: &mut Vec<(RequestId, Event)>,
+    ) -> bool {
+        if let Some(row) = logits.chunks_exact(vocab).position(float::is_spoilt) {
+            let position = first + row as u32;
+            let failure = Failure::NonfiniteLogits { position };
+            events.push((self.id, Event::Failed(failure)));
+            return false;
+        }
+        let rows = (logits.len() / vocab) as u32;
+        if self.wants_rows(first, rows) {
+            events.push((self.id, self.show(first, logits, vocab)));
+        }
+        if first + rows < self.length() {
+            return true;
+        }
+        assert_eq!(first + rows, self.length(), "a row of a token not drawn");
+        let drawn = self.draw(&logits[logits.len() - vocab..]);
+        if self.request.stop_tokens.contains(&drawn) {
+            events.push((self.id, self.done(Finish::Stop)));
+            return false;
+        }
+        self.tokens.push(drawn);
+        events.push((self.id, Event::Token { id: drawn }));
+        if self.length() < self.length_max {
+            return true;
+        }
+        events.push((self.id, self.done(Finish::Length)));
+        false
+    }
+
+    /// The last event of a reply that is complete.
+    pub fn done(&mut self, finish: Finish) -> Event {
+        Event::Done {
+            finish,
+            prompt_tokens: self.prompt_tokens,
+            reply_tokens: self.length() - self.prompt_tokens,
+            logits_sha256: self.sha.take().map(|sha| sha.finalize().into()),
+        }
+    }
+
+    fn show(&mut self, first: u32, logits: &[f32], vocab: usize) -> Event {
+        let rows = (logits.len() / vocab) as u32;
+        let from = first.max(self.shown);
+        let to = (first + rows).min(self.prompt_tokens);
+        self.shown = to;
+        let values = (from - first) as usize * vocab..(to - first) as usize * vocab;
+        Event::PromptLogits {
+            first: from,
+            logits: logits[values].to_vec(),
+        }
+    }
+
+    fn draw(&mut self, row: &[f32]) -> u32 {
+        if let Some(sha) = &mut self.sha {
+            let mut bytes = [0; 4 * HASH_VALUES];
+            for values in row.chunks(HASH_VALUES) {
+                for (to, value) in bytes.chunks_exact_mut(4).zip(values) {
+                    to.copy_from_slice(&value.to_le_bytes());
+                }
+                sha.update(&bytes[..4 * values.len()]);
+            }
+        }
+        sample::draw(row, &self.request.sampling, self.length())
+    }
+}

@@ -1,0 +1,286 @@
+//! The scheduler's state, and what moves it from outside: requests, cancels, results, failure.
+
+use std::collections::VecDeque;
+
+use arith::base::{Round as RoundNumber, StreamId, TILE_KEYS};
+use wire::plan::Op;
+
+use crate::reply::Reply;
+use crate::stream::{Slot, SlotState, Stream};
+use crate::{Event, Failure, Finish, Limits, Refusal, Request, RequestId};
+
+/// Requests in, rounds out, results in, tokens out.
+///
+/// KV pages: a stream is admitted when its tokens and one more page fit, and its reservation
+/// then grows page by page, one window ahead of need. When it can't grow, the newest stream is
+/// preempted: its request goes back to the head of the queue and is computed again later from
+/// its tokens, prompt and reply, which gives the same bytes. The oldest stream is never
+/// preempted and any single request fits, so every request ends. After a preemption nothing is
+/// admitted until a stream has ended.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(crate) limits: Limits,
+    /// Requests without a stream, oldest first.
+    pub(crate) queue: VecDeque<Reply>,
+    /// By stream id.
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) flights: VecDeque<Flight>,
+    /// Of the last issued round.
+    pub(crate) number: u64,
+    /// A preemption has happened since a stream last ended.
+    pub(crate) tight: bool,
+    pub(crate) preemptions: u64,
+    submitted: u64,
+    cancelled: Vec<StreamId>,
+    draining: bool,
+}
+
+/// A round in the ring.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub number: RoundNumber,
+    /// As [`crate::Round::wanted`].
+    pub wanted: Vec<(StreamId, u32, u32)>,
+    /// Streams whose close or cancel it carries.
+    pub ended: Vec<StreamId>,
+}
+
+impl Scheduler {
+    /// An empty scheduler. Every limit but `queue_max` is at least 1. No more streams run at once
+    /// than a round has rows, so that every running reply can ride in every round.
+    pub fn new(limits: Limits) -> Self {
+        let Limits {
+            streams_max,
+            queue_max: _,
+            chunk_rows_max,
+            round_rows_max,
+            context_max,
+            pages,
+            depth,
+        } = limits;
+        let least = [
+            streams_max,
+            chunk_rows_max,
+            round_rows_max,
+            context_max,
+            pages,
+            depth,
+        ];
+        assert!(!least.contains(&0), "a limit is 0: {limits:?}");
+        let streams = streams_max.min(round_rows_max);
+        Self {
+            limits,
+            queue: VecDeque::new(),
+            slots: (0..streams).map(|_| Slot::Free).collect(),
+            flights: VecDeque::new(),
+            number: 0,
+            tight: false,
+            preemptions: 0,
+            submitted: 0,
+            cancelled: Vec::new(),
+            draining: false,
+        }
+    }
+
+    /// Most tokens of prompt and reply: the context, or what all the pages hold.
+    pub fn context_max(&self) -> u32 {
+        let positions = self.limits.pages.saturating_mul(TILE_KEYS as u32);
+        self.limits.context_max.min(positions)
+    }
+
+    /// Takes a request in, or refuses it. At most `streams_max + queue_max` requests are held.
+    pub fn submit(&mut self, id: RequestId, request: Request) -> Result<(), Refusal> {
+        if self.draining {
+            return Err(Refusal::NotReady(Failure::Draining.to_string()));
+        }
+        if request.prompt.is_empty() {
+            return Err(Refusal::Empty);
+        }
+        let context_max = self.context_max();
+        let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        if prompt >= context_max {
+            return Err(Refusal::TooLong {
+                prompt,
+                context_max,
+            });
+        }
+        let held = self.waiting() as usize + self.running() as usize;
+        if held >= self.slots.len() + self.limits.queue_max as usize {
+            return Err(Refusal::QueueFull {
+                waiting: self.waiting(),
+            });
+        }
+        let held = |s: &Stream| s.reply.id == id;
+        assert!(!self.live().any(held), "{id:?} is running");
+        self.submitted += 1;
+        let reply = Reply::new(id, self.submitted, request, context_max);
+        self.queue.push_back(reply);
+        Ok(())
+    }
+
+    /// Ends a request, wherever it is; its last event, or `None` if it has ended already. No rows
+    /// are issued for it any more, and its cancel rides in the next round.
+    pub fn cancel(&mut self, id: RequestId) -> Option<Event> {
+        if let Some(at) = self.queue.iter().position(|reply| reply.id == id) {
+            let mut reply = self.queue.remove(at)?;
+            return Some(reply.done(Finish::Cancelled));
+        }
+        let at = self.live().find(|s| s.reply.id == id)?.state.id;
+        if self.in_flight(at) {
+            self.cancelled.push(at);
+        }
+        let mut reply = self.end(at, Op::Cancel);
+        self.tight = false;
+        Some(reply.done(Finish::Cancelled))
+    }
+
+    /// Streams cancelled since the last call whose rows are still in the ring, for the cancel
+    /// frames that overtake them. Send these before the next round.
+    pub fn cancelled(&mut self) -> Vec<StreamId> {
+        std::mem::take(&mut self.cancelled)
+    }
+
+    /// The oldest round in flight has come back with its `wanted` rows, `vocab` logits each. What
+    /// the owners hear. Another round or another number of rows is a bug of the caller.
+    pub fn complete(
+        &mut self,
+        number: RoundNumber,
+        logits: &[f32],
+        vocab: usize,
+    ) -> Vec<(RequestId, Event)> {
+        let flight = self.flights.pop_front().expect("no round is in flight");
+        assert_eq!(flight.number, number, "rounds come back in order");
+        let rows: u32 = flight.wanted.iter().map(|(_, _, rows)| rows).sum();
+        assert_eq!(logits.len(), rows as usize * vocab, "rows of {number}");
+        for id in flight.ended {
+            self.slots[id.0 as usize] = Slot::Free;
+        }
+        let (mut events, mut rest) = (Vec::new(), logits);
+        for (id, first, rows) in flight.wanted {
+            let (own, after) = rest.split_at(rows as usize * vocab);
+            rest = after;
+            let Slot::Live(stream) = &mut self.slots[id.0 as usize] else {
+                continue; // cancelled or preempted meanwhile
+            };
+            if !stream.reply.hear(first, own, vocab, &mut events) {
+                let op = if self.in_flight(id) {
+                    Op::Cancel
+                } else {
+                    Op::Close
+                };
+                self.end(id, op);
+                self.tight = false;
+            }
+        }
+        events
+    }
+
+    /// The ring broke: every request fails, the stages forget every stream, and rounds count from
+    /// 1 again. Rounds that were in flight never complete.
+    pub fn fail_all(&mut self, failure: &Failure) -> Vec<(RequestId, Event)> {
+        let mut replies: Vec<Reply> = self.queue.drain(..).collect();
+        for slot in &mut self.slots {
+            if let Slot::Live(stream) = std::mem::replace(slot, Slot::Free) {
+                replies.push(stream.reply);
+            }
+        }
+        self.flights.clear();
+        self.cancelled.clear();
+        self.number = 0;
+        self.tight = false;
+        replies.sort_by_key(|reply| reply.age);
+        let failed = |reply: Reply| (reply.id, Event::Failed(failure.clone()));
+        replies.into_iter().map(failed).collect()
+    }
+
+    /// From now on nothing is taken in; what runs goes on to its end. The events of the requests
+    /// that had not started.
+    #[must_use]
+    pub fn drain(&mut self) -> Vec<(RequestId, Event)> {
+        self.draining = true;
+        let (started, others) = self.queue.drain(..).partition(|reply| reply.started);
+        self.queue = started;
+        let failed = |reply: Reply| (reply.id, Event::Failed(Failure::Draining));
+        VecDeque::into_iter(others).map(failed).collect()
+    }
+
+    /// Whether nothing waits, runs or is in the ring.
+    pub fn idle(&self) -> bool {
+        let free = |slot: &Slot| matches!(slot, Slot::Free);
+        self.queue.is_empty() && self.flights.is_empty() && self.slots.iter().all(free)
+    }
+
+    /// Streams that run.
+    pub fn running(&self) -> u32 {
+        self.live().count() as u32
+    }
+
+    /// Requests that wait for a stream.
+    pub fn waiting(&self) -> u32 {
+        self.queue.len() as u32
+    }
+
+    /// KV pages that the stages hold after the last issued round.
+    pub fn pages_used(&self) -> u32 {
+        self.table().iter().map(|state| state.pages).sum()
+    }
+
+    /// Streams that gave their pages up to older ones, since the start.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// Rounds in the ring.
+    pub fn rounds_in_flight(&self) -> u32 {
+        self.flights.len() as u32
+    }
+
+    /// The stages' tables once they have done the last issued round, by ascending id.
+    pub fn table(&self) -> Vec<SlotState> {
+        let state = |slot: &Slot| match slot {
+            Slot::Live(stream) if stream.opened => Some(stream.state),
+            Slot::Leaving { state, .. } => Some(*state),
+            _ => None,
+        };
+        self.slots.iter().filter_map(state).collect()
+    }
+
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Stream> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Live(stream) => Some(stream),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn stream(&mut self, id: StreamId) -> &mut Stream {
+        match &mut self.slots[id.0 as usize] {
+            Slot::Live(stream) => stream,
+            other => panic!("stream {id} is not running: {other:?}"),
+        }
+    }
+
+    /// Takes a running stream's reply away; the stages hear of it in the next round.
+    pub(crate) fn end(&mut self, id: StreamId, op: Op) -> Reply {
+        let slot = &mut self.slots[id.0 as usize];
+        let Slot::Live(stream) = std::mem::replace(slot, Slot::Free) else {
+            panic!("stream {id} is not running");
+        };
+        if stream.opened {
+            *slot = Slot::Leaving {
+                op,
+                state: stream.state,
+                reserved: stream.reserved,
+            };
+        }
+        stream.reply
+    }
+
+    /// Whether rows of a running stream are in the ring.
+    fn in_flight(&self, id: StreamId) -> bool {
+        let Slot::Live(stream) = &self.slots[id.0 as usize] else {
+            return false;
+        };
+        let oldest = self.flights.front().map(|flight| flight.number.0);
+        oldest.is_some_and(|oldest| stream.last_round >= oldest)
+    }
+}

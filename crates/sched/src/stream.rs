@@ -1,0 +1,171 @@
+//! A stream as rank 0 sees it: what the stages hold of it, and what it computes next.
+
+use arith::base::{Generation, StreamId, TILE_KEYS};
+use wire::plan::{Entry, Op, Want};
+
+use crate::Round;
+use crate::reply::Reply;
+
+/// What every stage holds of a stream once it has done the last issued round; equal, field by
+/// field, to the stages' tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotState {
+    /// The stream.
+    pub id: StreamId,
+    /// Changes of state so far.
+    pub generation: Generation,
+    /// Position before the last window.
+    pub first: u32,
+    /// Rows of the last window, not yet settled.
+    pub rows: u32,
+    /// KV pages held.
+    pub pages: u32,
+}
+
+/// A place for a stream; its index is the stream's id.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    Free,
+    Live(Stream),
+    /// The stream is over; its close or cancel rides in the next round.
+    Leaving {
+        op: Op,
+        state: SlotState,
+        reserved: u32,
+    },
+    /// That round is in the ring. The id is free once it has come back.
+    Echoing,
+}
+
+/// Pages of `positions` keys.
+pub(crate) fn pages_of(positions: u32) -> u32 {
+    positions.div_ceil(TILE_KEYS as u32)
+}
+
+/// A running stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub state: SlotState,
+    /// Its open was issued.
+    pub opened: bool,
+    /// Tokens that it began with: rows below this are prompt rows.
+    pub prefill: u32,
+    /// KV pages that no other stream may take; never fewer than its next window needs.
+    pub reserved: u32,
+    /// Rounds in a row that left its prompt out.
+    pub passed_over: u32,
+    /// Number of the last round with rows of this stream; 0 for none.
+    pub last_round: u64,
+    pub reply: Reply,
+}
+
+impl Stream {
+    pub fn new(id: StreamId, reply: Reply, reserved: u32) -> Self {
+        let state = SlotState {
+            id,
+            generation: Generation(0),
+            first: 0,
+            rows: 0,
+            pages: 0,
+        };
+        Self {
+            state,
+            opened: false,
+            prefill: reply.length(),
+            reserved,
+            passed_over: 0,
+            last_round: 0,
+            reply,
+        }
+    }
+
+    /// Position of the next row.
+    pub fn next(&self) -> u32 {
+        self.state.first + self.state.rows
+    }
+
+    /// Rows that it could compute now: its tokens that no round has taken.
+    pub fn left(&self) -> u32 {
+        self.reply.length() - self.next()
+    }
+
+    /// Whether its next rows are prompt rows.
+    pub fn in_prompt(&self) -> bool {
+        self.next() < self.prefill
+    }
+
+    /// Whether its last window waits for a settle that can be written now. Every prompt row
+    /// stays, so a chunk's outcome is known when it is issued; a decode window's is known once
+    /// its token is.
+    fn owes_settle(&self) -> bool {
+        self.state.rows > 0 && (self.state.first < self.prefill || self.left() > 0)
+    }
+
+    /// Writes this stream's part of `round`: `rows` rows, a settle alone, or nothing.
+    pub fn issue(&mut self, rows: u32, round: &mut Round) {
+        let settles = self.owes_settle();
+        if rows == 0 && !settles {
+            return;
+        }
+        assert!(rows <= self.left(), "rows of tokens that are not known");
+        assert!(settles || self.state.rows == 0, "an outcome is unknown");
+        let first = self.next();
+        let want = self.want(first, rows);
+        round.plan.entries.push(Entry {
+            id: self.state.id,
+            op: if self.opened { Op::Continue } else { Op::Open },
+            want,
+            first,
+            rows,
+            accepted: self.state.rows,
+            resume: 0,
+            generation: self.state.generation,
+            parents: None,
+            tokens: None,
+        });
+        let range = first as usize..(first + rows) as usize;
+        round.tokens.extend_from_slice(&self.reply.tokens[range]);
+        match want {
+            Want::None => {}
+            Want::Last => round.wanted.push((self.state.id, first + rows - 1, 1)),
+            Want::All => round.wanted.push((self.state.id, first, rows)),
+        }
+        self.opened = true;
+        self.state.generation.0 = self.state.generation.0.wrapping_add(1);
+        self.state.first = first;
+        self.state.rows = rows;
+        self.state.pages = pages_of(first + rows);
+        assert!(self.state.pages <= self.reserved, "pages were not reserved");
+        if rows > 0 {
+            self.last_round = round.number.0;
+        }
+    }
+
+    fn want(&self, first: u32, rows: u32) -> Want {
+        if rows == 0 {
+            Want::None
+        } else if self.reply.wants_rows(first, rows) {
+            Want::All
+        } else if first + rows == self.reply.length() {
+            Want::Last
+        } else {
+            Want::None
+        }
+    }
+}
+
+/// The entry that ends a stream.
+pub(crate) fn end(op: Op, state: &SlotState) -> Entry {
+    Entry {
+        id: state.id,
+        op,
+        want: Want::None,
+        first: 0,
+        rows: 0,
+        accepted: 0,
+        resume: 0,
+        generation: state.generation,
+        parents: None,
+        tokens: None,
+    }
+}
