@@ -5,20 +5,7 @@ use wire::plan::Plan;
 
 use crate::StageError;
 
-/// What every rank agrees on before KV is allocated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shapes {
-    /// Most prompt rows of one stream in a round.
-    pub chunk_rows_max: u32,
-    /// Most rows of a round.
-    pub round_rows_max: u32,
-    /// Most streams at once.
-    pub streams_max: u32,
-    /// Most positions of a stream.
-    pub context_max: u32,
-    /// KV pages of 64 positions, shared by all streams.
-    pub pages: u32,
-}
+pub use wire::control::Shapes;
 
 /// What a stage computes a round from.
 #[derive(Clone, Copy, Debug)]

@@ -89,10 +89,9 @@ mod planted {
             for settled in &effects.settled {
                 *self.stale.entry(settled.id).or_default() += settled.rows - settled.accepted;
             }
-            effects
-                .closed
-                .iter()
-                .for_each(|id| drop(self.stale.remove(id)));
+            effects.closed.iter().for_each(|id| {
+                self.stale.remove(id);
+            });
             for row in &mut effects.map.rows {
                 let stale = self
                     .stale

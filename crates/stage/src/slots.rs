@@ -369,3 +369,6 @@ fn no_keep(plan: &Plan, id: StreamId) -> StageError {
         key: restores.next().map_or(0, |keep| keep.key),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! Stages in a row, driven as rank 0 drives a ring of depth 1.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use arith::attention::KvDtype;
+use arith::base::{Generation, StreamId};
+use backend::Backend;
+use backend::scalar::Scalar;
+use baton_stage::{Engine, Fake, FakeConfig, Input, Shapes, Stage, StageConfig, StageError};
+use weights::{Checkpoint, synthetic};
+use wire::plan::{Entry, Op, Plan, Want};
+
+pub const SHAPES: Shapes = Shapes {
+    chunk_rows_max: 600,
+    round_rows_max: 700,
+    streams_max: 4,
+    context_max: 1024,
+    pages: 24,
+};
+
+/// Layers of every model here but the real one.
+pub const LAYERS: u32 = 3;
+
+/// A seeded llama of [`LAYERS`] layers, written once a process.
+pub fn tiny() -> &'static Checkpoint {
+    static TINY: OnceLock<Checkpoint> = OnceLock::new();
+    TINY.get_or_init(|| {
+        let name = format!("stage-tiny-{}.gguf", std::process::id());
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        synthetic::llama(&path, &synthetic::Llama::default()).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        checkpoint
+    })
+}
+
+/// A range of [`tiny`]; rank 0 holds the ends.
+pub fn config(range: Range<u32>) -> StageConfig {
+    StageConfig {
+        ends: range.start == 0,
+        range,
+        kv: KvDtype::F16,
+        loop_mode: false,
+    }
+}
+
+pub fn stage<B: Backend>(backend: &Arc<B>, config: StageConfig) -> Stage<B> {
+    Stage::open(backend.clone(), tiny(), config).unwrap()
+}
+
+pub fn fake(range: Range<u32>) -> Fake {
+    let ends = range.start == 0;
+    Fake::new(FakeConfig::small(range, ends))
+}
+
+/// The kinds of engine that keep the contract.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Fake,
+    Scalar,
+    Cpu,
+}
+
+pub const KINDS: [Kind; 3] = [Kind::Fake, Kind::Scalar, Kind::Cpu];
+
+/// One backend for all tests: its threads are few and shared.
+pub fn cpu() -> &'static Arc<cpu::Cpu> {
+    static CPU: OnceLock<Arc<cpu::Cpu>> = OnceLock::new();
+    CPU.get_or_init(|| Arc::new(cpu::Cpu::new(2, cpu::Isa::Auto).unwrap()))
+}
+
+impl Kind {
+    pub fn engine(self, range: Range<u32>) -> Box<dyn Engine> {
+        match self {
+            Self::Fake => Box::new(fake(range)),
+            Self::Scalar => Box::new(stage(&Arc::new(Scalar::new()), config(range))),
+            Self::Cpu => Box::new(stage(cpu(), config(range))),
+        }
+    }
+
+    /// A chain with cuts at `cuts`.
+    pub fn chain(self, cuts: &[u32]) -> Chain {
+        let ends: Vec<u32> = [0].iter().chain(cuts).chain(&[LAYERS]).copied().collect();
+        Chain::new(
+            ends.windows(2)
+                .map(|pair| self.engine(pair[0]..pair[1]))
+                .collect(),
+        )
+    }
+}
+
+/// What one stream does in a round.
+#[derive(Clone, Debug)]
+pub struct Say<'a> {
+    pub id: u32,
+    /// Rows of the stream's last window that stay; ignored by its first.
+    pub accepted: u32,
+    pub tokens: &'a [u32],
+}
+
+pub fn say(id: u32, accepted: u32, tokens: &[u32]) -> Say<'_> {
+    Say {
+        id,
+        accepted,
+        tokens,
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Book {
+    first: u32,
+    rows: u32,
+    generation: u32,
+}
+
+pub struct Chain {
+    pub stages: Vec<Box<dyn Engine>>,
+    pub cuts: Vec<u32>,
+    books: BTreeMap<u32, Book>,
+}
+
+impl Chain {
+    pub fn new(mut stages: Vec<Box<dyn Engine>>) -> Self {
+        for stage in &mut stages {
+            stage.prepare(&SHAPES).unwrap();
+        }
+        Self {
+            stages,
+            cuts: Vec::new(),
+            books: BTreeMap::new(),
+        }
+    }
+
+    /// Runs a round; the rows of the last stage, in the order of `says` (ascending ids).
+    pub fn round(&mut self, says: &[Say<'_>]) -> Result<Vec<f32>, StageError> {
+        let entries = says.iter().map(|say| self.word(say)).collect();
+        let tokens: Vec<u32> = says.iter().flat_map(|say| say.tokens).copied().collect();
+        self.run(entries, &tokens)
+    }
+
+    pub fn close(&mut self, id: u32, op: Op) -> Result<(), StageError> {
+        let book = self.books.remove(&id).unwrap();
+        self.run(vec![entry(id, op, 0, 0, 0, book.generation)], &[])
+            .map(drop)
+    }
+
+    pub fn run(&mut self, entries: Vec<Entry>, tokens: &[u32]) -> Result<Vec<f32>, StageError> {
+        let plan = Plan {
+            entries,
+            cuts: self.cuts.clone(),
+            ..Plan::default()
+        };
+        let (mut rows, mut next) = (Vec::new(), Vec::new());
+        for (rank, stage) in self.stages.iter_mut().enumerate() {
+            let input = if rank == 0 {
+                Input::Tokens(tokens)
+            } else {
+                Input::Rows(&rows)
+            };
+            stage.step(&plan, input, &mut next)?;
+            std::mem::swap(&mut rows, &mut next);
+        }
+        Ok(rows)
+    }
+
+    fn word(&mut self, say: &Say<'_>) -> Entry {
+        let rows = say.tokens.len() as u32;
+        let Some(book) = self.books.get_mut(&say.id) else {
+            let generation = u32::from(rows > 0);
+            self.books.insert(
+                say.id,
+                Book {
+                    first: 0,
+                    rows,
+                    generation,
+                },
+            );
+            return entry(say.id, Op::Open, 0, rows, 0, 0);
+        };
+        let first = book.first + say.accepted;
+        let generation = book.generation;
+        let changes = u32::from(rows > 0 || book.rows > 0);
+        *book = Book {
+            first,
+            rows,
+            generation: generation + changes,
+        };
+        entry(say.id, Op::Continue, first, rows, say.accepted, generation)
+    }
+
+    /// The rows of one stream alone, fed in chunks of at most `chunk` tokens, all accepted.
+    pub fn feed(&mut self, id: u32, tokens: &[u32], chunk: usize) -> Vec<f32> {
+        let mut rows = Vec::new();
+        let mut last = 0;
+        for tokens in tokens.chunks(chunk) {
+            rows.extend(self.round(&[say(id, last, tokens)]).unwrap());
+            last = tokens.len() as u32;
+        }
+        rows
+    }
+
+    pub fn logits(&mut self, rows: &[f32]) -> Vec<f32> {
+        let mut logits = Vec::new();
+        self.stages[0].logits(rows, &mut logits).unwrap();
+        logits
+    }
+
+    pub fn hidden(&self) -> usize {
+        self.stages[0].hidden()
+    }
+}
+
+pub fn entry(id: u32, op: Op, first: u32, rows: u32, accepted: u32, generation: u32) -> Entry {
+    Entry {
+        id: StreamId(id),
+        op,
+        want: Want::All,
+        first,
+        rows,
+        accepted,
+        resume: 0,
+        generation: Generation(generation),
+        parents: None,
+        tokens: None,
+    }
+}
+
+/// `count` tokens below 64, from a seed.
+pub fn tokens(seed: u32, count: usize) -> Vec<u32> {
+    let step = |x: &mut u32| {
+        *x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        Some(*x >> 26)
+    };
+    std::iter::repeat_n((), count)
+        .scan(seed, |x, ()| step(x))
+        .collect()
+}
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Compares by bits; a difference is told by its place, not by a dump.
+#[track_caller]
+pub fn same(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}: length");
+    let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
+    if let Some(at) = found.iter().zip(expected).position(differs) {
+        panic!("{what}: value {at}: {} is not {}", found[at], expected[at]);
+    }
+}

@@ -1,0 +1,73 @@
+//! Planted faults: each changes bytes or raises its named error.
+
+use std::sync::Arc;
+
+use backend::scalar::Scalar;
+use baton_stage::{Engine, Fault, StageError};
+
+use crate::chain::{Chain, LAYERS, bits, config, fake, say, stage, tokens};
+
+/// A chain whose middle rank has `fault`, for both kinds of engine.
+fn chains(fault: Option<Fault>) -> [Chain; 2] {
+    let backend = Arc::new(Scalar::new());
+    let ranges = [0..1, 1..2, 2..LAYERS];
+    let fakes = ranges.clone().map(|range| -> Box<dyn Engine> {
+        match fault {
+            Some(fault) if range.start == 1 => Box::new(fake(range).with_fault(fault)),
+            _ => Box::new(fake(range)),
+        }
+    });
+    let stages = ranges.map(|range| -> Box<dyn Engine> {
+        let mut stage = stage(&backend, config(range.clone()));
+        if let Some(fault) = fault.filter(|_| range.start == 1) {
+            stage.plant(fault);
+        }
+        Box::new(stage)
+    });
+    [Chain::new(fakes.into()), Chain::new(stages.into())]
+}
+
+/// A prompt, a window of which two of four rows stay, and what follows.
+fn script(chain: &mut Chain) -> Result<Vec<u32>, StageError> {
+    let text = tokens(21, 20);
+    chain.round(&[say(1, 0, &text)])?;
+    chain.round(&[say(1, 20, &text[..4])])?;
+    let rows = chain.round(&[say(1, 2, &text[..3])])?;
+    Ok(bits(&rows))
+}
+
+#[test]
+fn a_missing_layer_or_a_state_not_rolled_back_changes_bytes() {
+    let healthy = chains(None).map(|mut chain| script(&mut chain).unwrap());
+    for fault in [Fault::SkipLayer(1), Fault::PositionOnly] {
+        let faulty = chains(Some(fault)).map(|mut chain| script(&mut chain).unwrap());
+        for (kind, (healthy, faulty)) in ["fake", "stage"].iter().zip(healthy.iter().zip(&faulty)) {
+            assert_ne!(healthy, faulty, "{kind} with {fault:?}");
+        }
+    }
+}
+
+#[test]
+fn a_position_moved_without_its_state_leaves_equal_tables() {
+    // No name can catch it: only the bytes tell.
+    for mut chain in chains(Some(Fault::PositionOnly)) {
+        script(&mut chain).unwrap();
+        assert_eq!(chain.stages[0].table(), chain.stages[1].table());
+    }
+}
+
+#[test]
+fn a_dropped_rollback_is_other_position() {
+    for mut chain in chains(Some(Fault::DropRollback)) {
+        let error = script(&mut chain).unwrap_err().to_string();
+        assert_eq!(error, "OtherPosition: stream 1: expected 24, found 22");
+    }
+}
+
+#[test]
+fn a_dropped_generation_is_other_generation() {
+    for mut chain in chains(Some(Fault::DropGeneration)) {
+        let error = script(&mut chain).unwrap_err().to_string();
+        assert_eq!(error, "OtherGeneration: stream 1: expected 0, found 1");
+    }
+}

@@ -1,0 +1,8 @@
+//! Stages as a ring drives them: every cut, chunk, company and rollback gives the same bytes.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod chain;
+mod contract;
+mod faults;
+mod smollm2;
+mod stage;

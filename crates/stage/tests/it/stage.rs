@@ -1,0 +1,164 @@
+//! What only a stage with a model does.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arith::attention::KvDtype;
+use arith::float::is_spoilt;
+use backend::scalar::Scalar;
+use baton_stage::{Engine, Input, PIECE_ROWS_MAX, Shapes, Stage, StageConfig, need_bytes};
+use weights::{Checkpoint, synthetic};
+use wire::plan::{Op, Plan};
+
+use crate::chain::{
+    Chain, Kind, LAYERS, SHAPES, config, cpu, entry, same, say, stage, tiny, tokens,
+};
+
+#[test]
+fn the_cpu_equals_the_reference() {
+    let text = tokens(31, 150);
+    let mut reference = Kind::Scalar.chain(&[]);
+    let mut cpu = Kind::Cpu.chain(&[1]);
+    let expected = reference.feed(1, &text, 150);
+    let found = cpu.feed(1, &text, 33);
+    same(&found, &expected, "rows");
+    same(&cpu.logits(&found), &reference.logits(&expected), "logits");
+}
+
+#[test]
+fn loop_mode_equals_no_boundary() {
+    let text = tokens(32, 70);
+    let plain = Kind::Cpu.chain(&[]).feed(1, &text, 70);
+    let looped = StageConfig {
+        loop_mode: true,
+        ..config(0..LAYERS)
+    };
+    let mut chain = Chain::new(vec![Box::new(stage(cpu(), looped))]);
+    same(&chain.feed(1, &text, 70), &plain, "loop mode");
+}
+
+#[test]
+fn a_round_larger_than_a_piece_equals_small_rounds_wherever_it_is_cut() {
+    let (a, b) = (tokens(33, 590), tokens(34, 100));
+    assert!(a.len() > PIECE_ROWS_MAX);
+    let alone = [
+        Kind::Cpu.chain(&[]).feed(1, &a, 64),
+        Kind::Cpu.chain(&[]).feed(2, &b, 64),
+    ];
+    for cuts in [vec![], vec![100, 300, 590]] {
+        let mut chain = Kind::Cpu.chain(&[]);
+        chain.cuts = cuts;
+        let rows = chain.round(&[say(1, 0, &a), say(2, 0, &b)]).unwrap();
+        same(&rows, &alone.concat(), &format!("cuts {:?}", chain.cuts));
+    }
+}
+
+#[test]
+fn f32_keys_are_another_function() {
+    let text = tokens(35, 20);
+    let wide = StageConfig {
+        kv: KvDtype::F32,
+        ..config(0..LAYERS)
+    };
+    let mut chain = Chain::new(vec![Box::new(stage(cpu(), wide))]);
+    let rows = chain.feed(1, &text, 20);
+    assert_ne!(rows, Kind::Cpu.chain(&[]).feed(1, &text, 20));
+    let close = |(a, b): (&f32, &f32)| (a - b).abs() < 0.05;
+    assert!(
+        rows.iter()
+            .zip(&Kind::Cpu.chain(&[]).feed(1, &text, 20))
+            .all(close)
+    );
+}
+
+#[test]
+fn an_untied_head_is_its_own_matrix() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("stage-untied-{}.gguf", std::process::id()));
+    let logits = [true, false].map(|tied| {
+        let spec = synthetic::Llama {
+            tied,
+            ..synthetic::Llama::default()
+        };
+        synthetic::llama(&path, &spec).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let mut stage = Stage::open(cpu().clone(), &checkpoint, config(0..LAYERS)).unwrap();
+        stage.prepare(&SHAPES).unwrap();
+        let row: Vec<f32> = (0..64).map(|i| i as f32 - 31.5).collect();
+        let mut logits = Vec::new();
+        stage.logits(&row, &mut logits).unwrap();
+        logits
+    });
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(logits[0].len(), logits[1].len());
+    assert_ne!(logits[0], logits[1]);
+}
+
+#[test]
+fn a_spoilt_row_stays_with_its_own_stream() {
+    let (first, second) = (
+        entry(1, Op::Open, 0, 2, 0, 0),
+        entry(2, Op::Open, 0, 2, 0, 0),
+    );
+    let plan = Plan {
+        entries: vec![first, second],
+        ..Plan::default()
+    };
+    let good: Vec<f32> = (0..4 * 64).map(|i| (i % 7) as f32 - 3.0).collect();
+    let mut bad = good.clone();
+    bad[64 + 5] = f32::NAN;
+    let run = |rows: &[f32]| {
+        let mut stage = stage(cpu(), config(1..LAYERS));
+        stage.prepare(&SHAPES).unwrap();
+        let mut out = Vec::new();
+        stage.step(&plan, Input::Rows(rows), &mut out).unwrap();
+        out
+    };
+    let (good, bad) = (run(&good), run(&bad));
+    assert!(is_spoilt(&bad[64..128]), "the row itself");
+    same(&bad[..64], &good[..64], "the row before it");
+    same(&bad[128..], &good[128..], "the other stream");
+}
+
+#[test]
+fn a_range_outside_the_model_is_refused() {
+    for (range, found) in [(0..4, "0..4"), (2..2, "2..2")] {
+        let backend = Arc::new(Scalar::new());
+        let error = Stage::open(backend, tiny(), config(range))
+            .err()
+            .unwrap()
+            .to_string();
+        assert_eq!(
+            error,
+            format!("OtherRange: expected layers inside 0..3, found {found}")
+        );
+    }
+}
+
+#[test]
+fn shapes_that_hold_nothing_are_refused() {
+    let mut stage = stage(&Arc::new(Scalar::new()), config(1..2));
+    let error = stage
+        .prepare(&Shapes { pages: 0, ..SHAPES })
+        .unwrap_err()
+        .to_string();
+    assert_eq!(error, "EmptyShape: pages: expected at least 1, found 0");
+}
+
+#[test]
+fn need_adds_up_over_ranges() {
+    let whole = need_bytes(tiny(), &config(0..LAYERS), &SHAPES).unwrap();
+    let (a, b) = (config(0..1), config(1..LAYERS));
+    let parts = [a, b].map(|config| need_bytes(tiny(), &config, &SHAPES).unwrap());
+    assert_eq!(
+        whole.weights_bytes,
+        parts[0].weights_bytes + parts[1].weights_bytes
+    );
+    assert_eq!(whole.kv_bytes, parts[0].kv_bytes + parts[1].kv_bytes);
+    // 3 layers, 24 pages of 64 keys, 2 heads of 16 values, keys and values, 2 bytes.
+    assert_eq!(whole.kv_bytes, 3 * 24 * 64 * 2 * 16 * 2 * 2);
+    assert!(
+        parts[0].buffers_bytes > parts[1].buffers_bytes,
+        "the logits are with the ends"
+    );
+}
