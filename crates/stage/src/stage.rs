@@ -175,12 +175,10 @@ impl<B: Backend> Stage<B> {
     fn cross(&mut self, rows: usize) {
         self.scratch.resize(rows * self.hidden, 0.0);
         self.program.store(&mut self.scratch);
-        let bytes: Vec<u8> = self.scratch.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let words = bytes
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        let back: Vec<f32> = words.collect();
-        self.program.load(&back);
+        let bytes = wire::rows::encode(&self.scratch);
+        wire::rows::decode_into(&bytes, rows, self.hidden, &mut self.scratch)
+            .expect("a row's own encoding decodes");
+        self.program.load(&self.scratch);
     }
 
     /// Runs every kernel once over a row that belongs to no stream.
