@@ -1,1 +1,180 @@
-//! text
+//! Between text and tokens: the tokenizer and the chat template from a checkpoint's metadata, the
+//! incremental detokenizer, and stop strings.
+//!
+//! A prompt goes `messages -> render -> encode -> ids`; a reply comes back
+//! `id -> Detokenizer -> StopStrings -> text`.
+mod clock;
+mod detokenizer;
+mod error;
+mod json;
+mod messages;
+mod pretokenizer;
+mod special;
+pub mod stop;
+mod template;
+mod tokens;
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use weights::Checkpoint;
+
+pub use detokenizer::Detokenizer;
+pub use error::TextError;
+use special::Specials;
+use template::Template;
+use tokens::{Kind, Parts, Tokens};
+
+/// A checkpoint's tokenizer and chat template.
+pub struct Text {
+    tokens: Arc<Tokens>,
+    bpe: tokenizers::Tokenizer,
+    specials: Specials,
+    template: Template,
+    bos: Option<u32>,
+    stop_tokens: Vec<u32>,
+    notes: Vec<String>,
+}
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Text")
+            .field("vocab", &self.vocab())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Text {
+    /// Builds the tokenizer and compiles the chat template that the checkpoint holds.
+    ///
+    /// # Errors
+    /// A tokenizer model or pre-tokenizer that is not implemented, by name; ids, types or merges
+    /// that contradict the token list; a template that does not compile.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TextError> {
+        Self::from_parts(Parts::read(checkpoint.metadata())?)
+    }
+
+    /// A tokenizer of 256 byte tokens, `<|im_start|>` = 256 and `<|im_end|>` = 257, with the
+    /// ChatML template: what synthetic checkpoints hold.
+    pub fn byte_level() -> Self {
+        match Self::from_parts(Parts::byte_level()) {
+            Ok(text) => text,
+            Err(error) => panic!("the built-in tokenizer does not build: {error}"),
+        }
+    }
+
+    fn from_parts(parts: Parts) -> Result<Self, TextError> {
+        let mut notes = Vec::new();
+        let tokens = Arc::new(Tokens::new(&parts.tokens, &parts.types));
+        let bpe = pretokenizer::build(&parts, &mut notes)?;
+        let template = Template::new(&parts, &mut notes)?;
+        let marked = |id: usize| match parts.types[id] {
+            Kind::Control => Some(true),
+            Kind::UserDefined => Some(false),
+            _ => None,
+        };
+        let specials = Specials::new(parts.tokens.iter().enumerate().filter_map(|(id, token)| {
+            marked(id).map(|control| (token.as_str(), id as u32, control))
+        }));
+        let stop_tokens = parts.stop_tokens();
+        let bos = parts.bos.filter(|_| parts.add_bos);
+        Ok(Self {
+            tokens,
+            bpe,
+            specials,
+            template,
+            bos,
+            stop_tokens,
+            notes,
+        })
+    }
+
+    /// What was assumed where the checkpoint did not say, for the log.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Tokens of a text in which special tokens (`<|im_start|>`) count as such. Starts with the
+    /// BOS token where the checkpoint asks for one and the text does not bring it.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`].
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode_parts(text, true)?;
+        if let Some(bos) = self.bos
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
+    }
+
+    /// Tokens of a text in which control tokens are ordinary characters; no BOS is added.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`].
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.encode_parts(text, false)
+    }
+
+    fn encode_parts(&self, text: &str, control: bool) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::new();
+        for part in self.specials.split(text, control) {
+            match part {
+                special::Part::Token(id) => ids.push(id),
+                special::Part::Text(text) => {
+                    let encoding =
+                        self.bpe
+                            .encode_fast(text, false)
+                            .map_err(|error| TextError::Encode {
+                                reason: error.to_string(),
+                            })?;
+                    ids.extend(encoding.get_ids());
+                }
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Renders the chat template over OpenAI messages. `extra` adds variables (`tools`,
+    /// `enable_thinking`). A content of `null` is an empty text, a list of text parts is their
+    /// concatenation.
+    ///
+    /// # Errors
+    /// A content part that is no text, by its type; what the template raises; a template that
+    /// fails, runs too long or writes too much.
+    pub fn render(
+        &self,
+        messages: &[Value],
+        add_generation_prompt: bool,
+        extra: &Map<String, Value>,
+    ) -> Result<String, TextError> {
+        self.template
+            .render(messages::normalise(messages)?, add_generation_prompt, extra)
+    }
+
+    /// A detokenizer for one reply.
+    pub fn detokenizer(&self) -> Detokenizer {
+        Detokenizer::new(Arc::clone(&self.tokens))
+    }
+
+    /// Tokens that end a reply.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.stop_tokens
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The bytes that a token stands for; empty for ids beyond the vocabulary.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.tokens.bytes(id)
+    }
+
+    /// Whether a token marks structure and is left out of a reply's text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.tokens.is_control(id)
+    }
+}
