@@ -1,0 +1,171 @@
+//! Rows and weights that the suite feeds: the same on every machine.
+
+use arith::base::SLICE_VALUES;
+use arith::format::Format;
+
+/// What output buffers hold before a call; rows past the call's count must still hold it.
+pub(super) const POISON: f32 = 12345.678;
+
+/// A stream of numbers (splitmix64).
+pub(super) struct Noise(u64);
+
+impl Noise {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// 0 .. `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    /// Evenly in [-1, 1).
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
+    }
+
+    /// About normal, deviation about 1.
+    pub fn normal(&mut self) -> f32 {
+        (0..3).map(|_| self.unit()).sum()
+    }
+
+    /// Either sign, magnitude 2^low .. 2^high, its logarithm spread evenly.
+    pub fn spread(&mut self, low: i32, high: i32) -> f32 {
+        let exponent = low + self.below((high - low) as usize) as i32;
+        let scale = f32::from_bits(((exponent + 127) as u32) << 23);
+        let x = self.unit();
+        x.signum() * (1.0 + x.abs()) * scale
+    }
+
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}
+
+/// What a row of a pool is like. A pool cycles through them, so that every batch mixes kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Normal,
+    /// 2^-36 to 2^20.
+    Spread,
+    /// Normal with one value of 3,000.
+    Outlier,
+    /// Normal with one NaN.
+    Nan,
+    /// 2^-40 to 2^-26.
+    Tiny,
+    /// Values that quantise exactly between two integers.
+    Ties,
+    Zero,
+    /// 2^40 to just below 2^60.
+    Huge,
+    /// Normal with one value of 2^60.
+    TooLarge,
+    /// Every other slice zero or too small to quantise.
+    EmptySlices,
+    /// Normal with one infinity.
+    Infinite,
+}
+
+const KINDS: [Kind; 11] = [
+    Kind::Normal,
+    Kind::Spread,
+    Kind::Outlier,
+    Kind::Nan,
+    Kind::Tiny,
+    Kind::Ties,
+    Kind::Zero,
+    Kind::Huge,
+    Kind::TooLarge,
+    Kind::EmptySlices,
+    Kind::Infinite,
+];
+
+/// `rows` rows of `width` values, of every kind in turn.
+pub(super) fn pool(noise: &mut Noise, rows: usize, width: usize) -> Vec<f32> {
+    (0..rows)
+        .flat_map(|r| row(noise, KINDS[r % KINDS.len()], width))
+        .collect()
+}
+
+/// A row of one kind.
+pub(super) fn row(noise: &mut Noise, kind: Kind, width: usize) -> Vec<f32> {
+    let mut row: Vec<f32> = (0..width).map(|i| value(noise, kind, i)).collect();
+    let at = noise.below(width);
+    match kind {
+        Kind::Outlier => row[at] = 3000.0,
+        Kind::Nan => row[at] = f32::NAN,
+        Kind::TooLarge => row[at] = f32::from_bits(0x5d80_0000),
+        Kind::Infinite => row[at] = f32::NEG_INFINITY,
+        _ => {}
+    }
+    row
+}
+
+fn value(noise: &mut Noise, kind: Kind, i: usize) -> f32 {
+    match kind {
+        Kind::Spread => noise.spread(-36, 20),
+        Kind::Tiny => noise.spread(-40, -26),
+        Kind::Zero => 0.0,
+        Kind::Huge => noise.spread(40, 60),
+        // The first value makes the scale of its slice 2^-10.
+        Kind::Ties if i.is_multiple_of(SLICE_VALUES) => 32639.0 / 1024.0,
+        Kind::Ties => (noise.below(65000) as f32 - 32500.0 + 0.5) / 1024.0,
+        Kind::EmptySlices if (i / SLICE_VALUES).is_multiple_of(2) => noise.spread(-38, -31),
+        _ => noise.normal(),
+    }
+}
+
+/// A binary16 that a file may hold as a scale: mostly normal, some zero, some subnormal.
+fn half(noise: &mut Noise, exponent: i32) -> u16 {
+    let sign = (noise.next() as u16) & 0x8000;
+    let mantissa = (noise.next() as u16) & 0x3ff;
+    match noise.below(24) {
+        0 => sign,
+        1 => sign | mantissa,
+        _ => sign | ((exponent + 15) as u16) << 10 | mantissa,
+    }
+}
+
+/// The stored bytes of a `[rows, cols]` matrix. Each row has its own magnitude, from 2^-14 to 2^2,
+/// so that tiny inputs reach the flush of outputs.
+pub(super) fn matrix(noise: &mut Noise, format: Format, rows: usize, cols: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..rows {
+        let exponent = noise.below(15) as i32 - 13;
+        for _ in 0..cols / format.block_values() {
+            block(noise, format, exponent, &mut bytes);
+        }
+    }
+    bytes
+}
+
+fn block(noise: &mut Noise, format: Format, exponent: i32, bytes: &mut Vec<u8>) {
+    let float = match noise.below(24) {
+        0 => noise.spread(-50, -34), // some below the flush of float weights
+        _ => noise.spread(exponent - 1, exponent + 1),
+    };
+    match format {
+        Format::F32 => return bytes.extend(float.to_le_bytes()),
+        Format::Bf16 => return bytes.extend(((float.to_bits() >> 16) as u16).to_le_bytes()),
+        Format::F16 => return bytes.extend(half(noise, exponent).to_le_bytes()),
+        Format::Q4_0 | Format::Q4_1 | Format::Q8_0 => {}
+    }
+    let end = bytes.len() + format.block_bytes();
+    bytes.extend(half(noise, exponent).to_le_bytes());
+    if format.has_offset() {
+        bytes.extend(half(noise, exponent).to_le_bytes());
+    }
+    while bytes.len() < end {
+        bytes.push(noise.next() as u8);
+    }
+}

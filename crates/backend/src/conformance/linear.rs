@@ -1,0 +1,197 @@
+//! project (block and float formats) and embed.
+
+use arith::format::{Format, Matrix, read_row};
+
+use super::input::{self, Noise};
+use super::rowwise::{gather, poisoned, read_back};
+use super::{Checks, Level, batches};
+use crate::Backend;
+
+const BLOCKS: [Format; 3] = [Format::Q4_0, Format::Q4_1, Format::Q8_0];
+const FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
+
+/// K and the outputs of the matrices that one call projects to.
+type Shape = (usize, &'static [usize]);
+
+const QUICK: [Shape; 4] = [(32, &[1, 7]), (288, &[13]), (576, &[24, 9]), (2304, &[10])];
+const QUICK_FLOAT: [Shape; 4] = [(1, &[3]), (7, &[9]), (257, &[8, 3]), (2304, &[5])];
+/// Small and odd shapes, SmolLM2 in full, then cuts of wider families.
+const FULL: [Shape; 13] = [
+    (32, &[1, 7]),
+    (96, &[33]),
+    (256, &[64, 16]),
+    (288, &[13]),
+    (768, &[40]),
+    (800, &[31, 1, 8]),
+    (576, &[576, 192, 192]),
+    (576, &[1536, 1536]),
+    (1536, &[576]),
+    (2048, &[96]),
+    (5120, &[40, 24]),
+    (6144, &[24]),
+    (17408, &[16]),
+];
+const FULL_FLOAT: [Shape; 9] = [
+    (1, &[3]),
+    (7, &[9]),
+    (255, &[17]),
+    (257, &[8, 3]),
+    (576, &[192, 64]),
+    (1536, &[72]),
+    (2048, &[33]),
+    (5120, &[16]),
+    (17408, &[4]),
+];
+
+pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
+    let (blocks, floats): (&[Shape], &[Shape]) = match checks.level {
+        Level::Quick => (&QUICK, &QUICK_FLOAT),
+        Level::Full => (&FULL, &FULL_FLOAT),
+    };
+    for (formats, shapes) in [(BLOCKS, blocks), (FLOATS, floats)] {
+        for format in formats {
+            for &(cols, outputs) in shapes {
+                let matrices: Vec<_> = outputs.iter().map(|&rows| (format, rows)).collect();
+                project(checks, cols, &matrices);
+            }
+        }
+    }
+    // One call over every format at once.
+    let mixed: Vec<_> = BLOCKS
+        .into_iter()
+        .chain(FLOATS)
+        .zip([16, 8, 9, 5, 24, 1])
+        .collect();
+    project(checks, 576, &mixed);
+    for format in BLOCKS.into_iter().chain(FLOATS) {
+        for cols in [32, 576] {
+            embed(checks, format, cols);
+        }
+    }
+}
+
+/// A matrix that owns its bytes.
+struct Stored {
+    format: Format,
+    rows: usize,
+    cols: usize,
+    bytes: Vec<u8>,
+}
+
+impl Stored {
+    fn new(noise: &mut Noise, format: Format, rows: usize, cols: usize) -> Self {
+        let bytes = input::matrix(noise, format, rows, cols);
+        Self {
+            format,
+            rows,
+            cols,
+            bytes,
+        }
+    }
+
+    fn matrix(&self) -> Matrix<'_> {
+        let Self {
+            format, rows, cols, ..
+        } = *self;
+        Matrix {
+            format,
+            rows,
+            cols,
+            bytes: &self.bytes,
+        }
+    }
+}
+
+fn project<B: Backend>(checks: &mut Checks<'_, B>, cols: usize, shapes: &[(Format, usize)]) {
+    if checks.over() {
+        return;
+    }
+    let names: Vec<_> = shapes
+        .iter()
+        .map(|(f, n)| format!("{} [{n}, {cols}]", f.name()))
+        .collect();
+    let mut noise = Noise::new(cols as u64 * 31 + shapes[0].1 as u64);
+    let pool = input::pool(&mut noise, checks.level.pool_rows(), cols);
+    let stored: Vec<_> = shapes
+        .iter()
+        .map(|&(f, rows)| Stored::new(&mut noise, f, rows, cols))
+        .collect();
+    let mut wants = Vec::new();
+    let mut weights = Vec::new();
+    for (stored, name) in stored.iter().zip(&names) {
+        let matrix = stored.matrix();
+        wants.push(checks.reference(&format!("project {name}"), || reference(&matrix, &pool)));
+        let made = checks.backend.linear(&matrix);
+        let Some(packed) = checks.made(name, made) else {
+            return;
+        };
+        weights.push(packed);
+    }
+    let weights: Vec<&B::Linear> = weights.iter().collect();
+    for batch in batches(checks.level) {
+        if checks.over() {
+            return;
+        }
+        let Some(mut x) = poisoned(checks, "project", cols) else {
+            return;
+        };
+        checks.backend.upload(&gather(&pool, cols, &batch), &mut x);
+        let mut outs = Vec::new();
+        for &(_, rows) in shapes {
+            let Some(out) = poisoned(checks, "project", rows) else {
+                return;
+            };
+            outs.push(out);
+        }
+        let mut out_refs: Vec<&mut B::Rows> = outs.iter_mut().collect();
+        checks
+            .backend
+            .project(&x, batch.len(), &weights, &mut out_refs);
+        for (i, &(_, rows)) in shapes.iter().enumerate() {
+            let got = read_back(checks, &outs[i], batch.len(), rows);
+            let case = format!("project {}, matrix {i} of {}", names[i], names.len());
+            checks.compare(&case, rows, &wants[i], &batch, &got);
+        }
+    }
+}
+
+/// The reference's outputs of every row of the pool.
+fn reference(matrix: &Matrix<'_>, pool: &[f32]) -> Vec<f32> {
+    let mut want = vec![0.0; pool.len() / matrix.cols * matrix.rows];
+    for (x, y) in pool
+        .chunks_exact(matrix.cols)
+        .zip(want.chunks_exact_mut(matrix.rows))
+    {
+        arith::linear::linear(matrix, x, y);
+    }
+    want
+}
+
+fn embed<B: Backend>(checks: &mut Checks<'_, B>, format: Format, cols: usize) {
+    if checks.over() {
+        return;
+    }
+    let rows = checks.level.pool_rows();
+    let case = format!("embed {} [{rows}, {cols}]", format.name());
+    let mut noise = Noise::new(cols as u64);
+    let stored = Stored::new(&mut noise, format, rows, cols);
+    let mut want = vec![0.0; rows * cols];
+    checks.reference(&case, || {
+        for (id, row) in want.chunks_exact_mut(cols).enumerate() {
+            read_row(&stored.matrix(), id, row);
+        }
+    });
+    let made = checks.backend.linear(&stored.matrix());
+    let Some(table) = checks.made(&case, made) else {
+        return;
+    };
+    for batch in batches(checks.level) {
+        let Some(mut out) = poisoned(checks, &case, cols) else {
+            return;
+        };
+        let ids: Vec<u32> = batch.iter().map(|&p| p as u32).collect();
+        checks.backend.embed(&table, &ids, &mut out);
+        let got = read_back(checks, &out, batch.len(), cols);
+        checks.compare(&case, cols, &want, &batch, &got);
+    }
+}
