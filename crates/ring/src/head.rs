@@ -1,8 +1,12 @@
 //! Rank 0's side as the server sees it: a handle that submits requests and hears tokens.
 
-use std::sync::{Arc, RwLock, mpsc};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 
 use sched::{Event, Refusal, Request, RequestId};
+
+use crate::link::Waker;
 
 /// What the ring is doing; /health and /ready follow it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +19,17 @@ pub enum RingState {
     Waiting(String),
     /// Shutting down: no new requests.
     Draining,
+}
+
+impl fmt::Display for RingState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Booting(what) => write!(f, "the ring is starting: {what}"),
+            Self::Ready => f.write_str("ready"),
+            Self::Waiting(reason) => write!(f, "the ring is down: {reason}"),
+            Self::Draining => f.write_str("the server is shutting down"),
+        }
+    }
 }
 
 /// What the handle asks of rank 0's driver.
@@ -60,12 +75,43 @@ pub struct Facts {
     pub pages: u32,
 }
 
+/// What the two ends share besides the commands.
+#[derive(Debug)]
+struct Shared {
+    state: RwLock<RingState>,
+    facts: RwLock<Facts>,
+    /// Wakes the driver where it waits for its neighbours.
+    waker: Mutex<Option<Waker>>,
+    draining: AtomicBool,
+}
+
+/// A lock whose holder panicked still holds plain data.
+fn locked<T>(result: Result<T, PoisonError<T>>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends commands and wakes the driver for each.
+#[derive(Clone, Debug)]
+struct Commands {
+    sender: mpsc::Sender<Command>,
+    shared: Arc<Shared>,
+}
+
+impl Commands {
+    fn send(&self, command: Command) -> Result<(), mpsc::SendError<Command>> {
+        self.sender.send(command)?;
+        if let Some(waker) = &*locked(self.shared.waker.lock()) {
+            waker.wake();
+        }
+        Ok(())
+    }
+}
+
 /// A clonable handle on rank 0's driver.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    commands: mpsc::Sender<Command>,
-    shared: Arc<RwLock<(RingState, Facts)>>,
-    next: Arc<std::sync::atomic::AtomicU64>,
+    commands: Commands,
+    next: Arc<AtomicU64>,
 }
 
 /// A running request: its events; dropping it cancels.
@@ -73,7 +119,7 @@ pub struct Handle {
 pub struct Reply {
     id: RequestId,
     events: tokio::sync::mpsc::Receiver<Event>,
-    commands: mpsc::Sender<Command>,
+    commands: Commands,
 }
 
 /// The driver's end of a [`Handle`].
@@ -81,20 +127,25 @@ pub struct Reply {
 pub struct Driver {
     /// Commands in order.
     pub commands: mpsc::Receiver<Command>,
-    shared: Arc<RwLock<(RingState, Facts)>>,
+    shared: Arc<Shared>,
 }
 
 /// A connected pair.
 pub fn pair() -> (Handle, Driver) {
-    let (commands, receiver) = mpsc::channel();
-    let shared = Arc::new(RwLock::new((
-        RingState::Booting("starting".into()),
-        Facts::default(),
-    )));
+    let (sender, receiver) = mpsc::channel();
+    let shared = Arc::new(Shared {
+        state: RwLock::new(RingState::Booting("starting".into())),
+        facts: RwLock::default(),
+        waker: Mutex::default(),
+        draining: AtomicBool::new(false),
+    });
+    let commands = Commands {
+        sender,
+        shared: shared.clone(),
+    };
     (
         Handle {
             commands,
-            shared: shared.clone(),
             next: Arc::default(),
         },
         Driver {
@@ -105,24 +156,49 @@ pub fn pair() -> (Handle, Driver) {
 }
 
 impl Driver {
-    /// Publishes the state.
-    pub fn set_state(&self, state: RingState) {
-        if let Ok(mut s) = self.shared.write() {
-            s.0 = state;
-        }
+    /// The state last published.
+    pub fn state(&self) -> RingState {
+        locked(self.shared.state.read()).clone()
     }
+
+    /// Publishes the state; once draining, only that.
+    pub fn set_state(&self, state: RingState) {
+        let state = if self.draining() {
+            RingState::Draining
+        } else {
+            state
+        };
+        *locked(self.shared.state.write()) = state;
+    }
+
     /// Publishes facts.
     pub fn set_facts(&self, facts: Facts) {
-        if let Ok(mut s) = self.shared.write() {
-            s.1 = facts;
-        }
+        *locked(self.shared.facts.write()) = facts;
+    }
+
+    /// Whether a drain was asked for.
+    pub fn draining(&self) -> bool {
+        self.shared.draining.load(Ordering::Acquire)
+    }
+
+    /// From now on commands wake the driver through these links.
+    pub fn wake_through(&self, waker: Waker) {
+        waker.wake();
+        *locked(self.shared.waker.lock()) = Some(waker);
     }
 }
 
 impl Handle {
     /// Submits a request; the verdict comes before any event.
+    ///
+    /// # Errors
+    /// The scheduler's refusals; `NotReady` with the state while the ring does not serve.
     pub async fn submit(&self, request: Request) -> Result<Reply, Refusal> {
-        let id = RequestId(self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1);
+        let state = self.state();
+        if state != RingState::Ready {
+            return Err(Refusal::NotReady(state.to_string()));
+        }
+        let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed) + 1);
         let (sender, events) = tokio::sync::mpsc::channel(request.max_tokens as usize + 64);
         let (answer, verdict) = tokio::sync::oneshot::channel();
         let stopped = || Refusal::NotReady("the ring has stopped".into());
@@ -142,20 +218,20 @@ impl Handle {
         verdict.await.map_err(|_| stopped())??;
         Ok(reply)
     }
+
     /// The ring's state now.
     pub fn state(&self) -> RingState {
-        self.shared
-            .read()
-            .map_or(RingState::Waiting("the driver died".into()), |s| {
-                s.0.clone()
-            })
+        locked(self.commands.shared.state.read()).clone()
     }
+
     /// Facts now.
     pub fn facts(&self) -> Facts {
-        self.shared.read().map(|s| s.1.clone()).unwrap_or_default()
+        locked(self.commands.shared.facts.read()).clone()
     }
-    /// Starts the drain.
+
+    /// Starts the drain: nothing new is admitted, what runs may finish.
     pub fn drain(&self) {
+        self.commands.shared.draining.store(true, Ordering::Release);
         let _ = self.commands.send(Command::Drain);
     }
 }

@@ -1,0 +1,130 @@
+//! One real reply through the whole ring before anything is served, its bytes held against a
+//! reference where there is one, else against a second flight.
+
+use std::fs;
+use std::path::PathBuf;
+
+use arith::sample::Sampling;
+use sched::{Event, Request, RequestId};
+use sha2::{Digest, Sha256};
+
+use crate::error::RingError;
+use crate::inbox::{self, Wake};
+use crate::lead::Rounds;
+
+/// Tokens of the canary's reply.
+const TOKENS: u32 = 3;
+/// Requests count from 1, so this one is never a client's.
+const CANARY: RequestId = RequestId(0);
+
+/// The canary's prompt and what is known of its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Canary {
+    /// A few tokens of the vocabulary.
+    pub prompt: Vec<u32>,
+    /// Hash of the reply and its logits, from an earlier ring of this model in this process.
+    pub expected: Option<[u8; 32]>,
+    /// Where the hash is kept between processes; its name stands for the model and the arithmetic.
+    pub kept_at: Option<PathBuf>,
+}
+
+impl Canary {
+    fn kept(&self) -> Option<[u8; 32]> {
+        let bytes = fs::read(self.kept_at.as_ref()?).ok()?;
+        bytes.try_into().ok()
+    }
+
+    /// Keeping it is a help, not a duty: a folder that can't be written changes nothing.
+    fn keep(&self, hash: &[u8; 32]) {
+        let Some(path) = &self.kept_at else { return };
+        if path.exists() {
+            return;
+        }
+        let written = path.parent().map_or(Ok(()), fs::create_dir_all);
+        if let Err(error) = written.and_then(|()| fs::write(path, hash)) {
+            tracing::debug!(
+                "the canary's hash is not kept at {}: {error}",
+                path.display()
+            );
+        }
+    }
+}
+
+/// Sends the canary, twice where nothing is known of it; its hash.
+///
+/// # Errors
+/// `OtherCanary` where the hash differs from the expected one, or from itself.
+pub(crate) fn fly(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingError> {
+    let first = flight(rounds, canary)?;
+    let expected = match canary.expected.or_else(|| canary.kept()) {
+        Some(expected) => expected,
+        None => flight(rounds, canary)?,
+    };
+    if first == expected {
+        canary.keep(&first);
+        return Ok(first);
+    }
+    Err(RingError::OtherCanary {
+        expected: hex(&expected),
+        found: hex(&first),
+    })
+}
+
+fn hex(hash: &[u8; 32]) -> String {
+    hash[..8].iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn flight(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingError> {
+    let request = Request {
+        prompt: canary.prompt.clone(),
+        max_tokens: TOKENS,
+        stop_tokens: Vec::new(),
+        sampling: Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 0,
+        },
+        prompt_logits: false,
+        hash_logits: true,
+    };
+    let refused = |refusal: sched::Refusal| RingError::CanaryRefused(refusal.to_string());
+    rounds.submit(CANARY, request).map_err(refused)?;
+    let mut hash = Sha256::new();
+    loop {
+        rounds.issue()?;
+        let frame = match inbox::wait(&rounds.links.inbound, rounds.deadline())? {
+            Wake::Frame(frame) => frame,
+            Wake::Poke => continue,
+            Wake::Late => return Err(rounds.stalled()),
+        };
+        for (_, event) in rounds.land(frame)? {
+            match event {
+                Event::Token { id } => hash.update(id.to_le_bytes()),
+                Event::Failed(failure) => {
+                    return Err(RingError::CanaryRefused(failure.to_string()));
+                }
+                Event::Done { logits_sha256, .. } => {
+                    hash.update(logits_sha256.unwrap_or_default());
+                    settle(rounds)?;
+                    return Ok(hash.finalize().into());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Flies the rounds that close the canary's stream on every rank.
+fn settle(rounds: &mut Rounds<'_>) -> Result<(), RingError> {
+    while !rounds.sched.idle() {
+        rounds.issue()?;
+        match inbox::wait(&rounds.links.inbound, rounds.deadline())? {
+            Wake::Frame(frame) => drop(rounds.land(frame)?),
+            Wake::Poke => {}
+            Wake::Late => return Err(rounds.stalled()),
+        }
+    }
+    Ok(())
+}

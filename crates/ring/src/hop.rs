@@ -1,0 +1,81 @@
+//! One hop of a round: the plan, then the rows that the next rank is owed.
+
+use arith::base::Round;
+use wire::frame::{Frame, Kind};
+use wire::plan::Plan;
+
+use crate::error::RingError;
+use crate::link::{LinkError, Outbound};
+
+/// Which rows a hop carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hop {
+    /// To the next stage: every row.
+    Onward,
+    /// From the last rank back to rank 0: the wanted rows only.
+    Back,
+}
+
+impl Hop {
+    /// The hop that `rank` of `world` sends.
+    pub fn of(rank: u32, world: u32) -> Self {
+        if rank + 1 == world {
+            Self::Back
+        } else {
+            Self::Onward
+        }
+    }
+
+    /// Rows of the plan that this hop carries.
+    pub fn rows(self, plan: &Plan) -> usize {
+        match self {
+            Self::Onward => plan.rows(),
+            Self::Back => plan.wanted().len(),
+        }
+    }
+}
+
+/// Sends the plan (its encoded bytes go on as they came) and the hop's rows.
+///
+/// # Errors
+/// A broken link.
+pub fn send(
+    outbound: &Outbound,
+    round: Round,
+    plan: &Plan,
+    payload: Vec<u8>,
+    hop: Hop,
+    rows: &[f32],
+    hidden: usize,
+) -> Result<(), LinkError> {
+    outbound.send(Frame::plan(round, payload))?;
+    let payload = match hop {
+        Hop::Onward => wire::rows::encode(rows),
+        Hop::Back => {
+            let mut wanted = Vec::with_capacity(hop.rows(plan) * hidden);
+            for row in plan.wanted() {
+                wanted.extend_from_slice(&rows[row * hidden..(row + 1) * hidden]);
+            }
+            wire::rows::encode(&wanted)
+        }
+    };
+    if payload.is_empty() {
+        return Ok(());
+    }
+    let count = u32::try_from(hop.rows(plan)).expect("a hop carries no more than its plan");
+    outbound.send(Frame::rows(round, count, payload))
+}
+
+/// Checks that a frame is the one that is due.
+///
+/// # Errors
+/// `OutOfTurn` with both.
+pub fn expect(frame: &Frame, kind: Kind, round: Round) -> Result<(), RingError> {
+    if frame.kind == kind && frame.round == round {
+        return Ok(());
+    }
+    Err(RingError::OutOfTurn {
+        expected: format!("{kind:?} of round {round}"),
+        found: format!("{:?} of round {}", frame.kind, frame.round),
+    })
+}

@@ -1,0 +1,85 @@
+//! The receiving end of a rank's links, as boot and rounds read it: one frame after another, with
+//! a broken link, a stop and a deadline as errors.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use arith::base::Rank;
+use wire::frame::{Frame, Kind};
+use wire::stop::Stop;
+
+use crate::error::RingError;
+use crate::link::{Inbound, LinkError};
+
+/// What the compute side wakes up for.
+#[derive(Debug)]
+pub enum Wake {
+    /// A frame that is no stop.
+    Frame(Frame),
+    /// Somebody else has something for this rank (commands, a shutdown).
+    Poke,
+    /// The deadline passed.
+    Late,
+}
+
+/// Waits for the next thing to do, at most until `deadline` (for ever without one).
+///
+/// # Errors
+/// A broken link or a stop frame.
+pub fn wait(inbound: &Receiver<Inbound>, deadline: Option<Instant>) -> Result<Wake, RingError> {
+    let next = match deadline {
+        None => inbound.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        Some(at) => inbound.recv_timeout(at.saturating_duration_since(Instant::now())),
+    };
+    match next {
+        Ok(Inbound::Frame(frame)) if frame.kind == Kind::Stop => Err(stopped(&frame)),
+        Ok(Inbound::Frame(frame)) => Ok(Wake::Frame(frame)),
+        Ok(Inbound::Poke) => Ok(Wake::Poke),
+        Ok(Inbound::Broken(error)) => Err(error.into()),
+        Err(RecvTimeoutError::Timeout) => Ok(Wake::Late),
+        Err(RecvTimeoutError::Disconnected) => Err(LinkError::Closed.into()),
+    }
+}
+
+fn stopped(frame: &Frame) -> RingError {
+    match Stop::decode(&frame.payload) {
+        Ok(stop) => RingError::Stopped {
+            origin: stop.origin,
+            reason: stop.reason,
+        },
+        Err(error) => RingError::Refused(error),
+    }
+}
+
+/// The next control frame's payload at boot; pokes and cancels are passed over.
+///
+/// # Errors
+/// A broken link, a stop, another kind of frame, or `BootTimeout` that names `owing`.
+pub fn control(
+    inbound: &Receiver<Inbound>,
+    owing: Rank,
+    what: &'static str,
+    timeout: Duration,
+) -> Result<Vec<u8>, RingError> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        match wait(inbound, Some(deadline))? {
+            Wake::Frame(frame) if frame.kind == Kind::Control => return Ok(frame.payload),
+            Wake::Frame(frame) if frame.kind == Kind::Cancel => {}
+            Wake::Frame(frame) => {
+                return Err(RingError::OutOfTurn {
+                    expected: format!("{what} of rank {owing}"),
+                    found: format!("{:?}", frame.kind),
+                });
+            }
+            Wake::Poke => {}
+            Wake::Late => {
+                return Err(RingError::BootTimeout {
+                    rank: owing,
+                    what,
+                    waited: timeout,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! Rank 0: boots the ring, turns requests into rounds, rounds into tokens, and starts over with a
+//! new epoch whenever a link breaks.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant};
+
+use arith::base::{Epoch, Rank};
+use sched::{Event, Failure, Limits, Refusal, RequestId, Round, Scheduler};
+use stage::{Engine, Input};
+use wire::cancel::Cancel;
+use wire::control::{Agree, Describe, Shapes};
+use wire::describe::{Digest, Ends};
+use wire::frame::{Frame, Kind};
+use wire::layout::Layout;
+use wire::plan::Plan;
+use wire::ring_check::Expected;
+
+use crate::backoff::Backoff;
+use crate::boot::{self, BootTimes, Terms};
+use crate::canary::{self, Canary};
+use crate::error::RingError;
+use crate::head::{Command, Driver, Facts, RingState};
+use crate::hop::{self, Hop};
+use crate::inbox::{self, Wake};
+use crate::join::Join;
+use crate::link::Neighbours;
+
+/// A round is late after this many times the slowest round so far, and never before
+/// [`STALL_FLOOR`].
+const STALL_ROUNDS: u32 = 50;
+/// Least patience with a round.
+const STALL_FLOOR: Duration = Duration::from_secs(60);
+
+/// Rank 0's facts and its way to its neighbours.
+pub struct Leader<J> {
+    /// What it says of itself.
+    pub describe: Describe,
+    /// Who holds what.
+    pub layout: Layout,
+    /// What it knows of the model.
+    pub model: ModelFacts,
+    /// Its wishes; the ring agrees on the minimum over ranks.
+    pub shapes: Shapes,
+    /// Rounds in flight.
+    pub depth: u32,
+    /// Deadlines of a boot.
+    pub times: BootTimes,
+    /// Most requests waiting.
+    pub queue_max: u32,
+    /// The token that proves the ring before it serves.
+    pub canary: Canary,
+    /// Makes links.
+    pub join: J,
+    /// Commands in, state out.
+    pub driver: Driver,
+}
+
+/// What rank 0 knows of the model and holds the others to.
+#[derive(Clone, Debug)]
+pub struct ModelFacts {
+    /// Layers of the trunk.
+    pub layers: u32,
+    /// A digest a layer; empty where rank 0 has only its own.
+    pub layer_digests: Vec<Digest>,
+    /// The ends' digests.
+    pub ends: Option<Ends>,
+}
+
+/// How an epoch ended.
+enum End {
+    Drained,
+    Broken(RingError),
+}
+
+impl<J: Join> Leader<J> {
+    /// Serves until drained. A broken epoch fails its streams by name and is followed by a new one.
+    pub fn run(mut self, engine: &mut dyn Engine) {
+        let mut backoff = Backoff::default();
+        loop {
+            let was_ready;
+            match self.epoch(engine, &mut backoff) {
+                End::Drained => {
+                    self.driver.set_state(RingState::Draining);
+                    return;
+                }
+                End::Broken(error) => {
+                    was_ready = self.driver.state() == RingState::Ready;
+                    tracing::warn!("rank 0: the ring broke: {error}; weights stay loaded");
+                    self.driver.set_state(RingState::Waiting(error.to_string()));
+                }
+            }
+            engine.reset();
+            if was_ready {
+                backoff.reset();
+            }
+            if self.pause(backoff.next_pause()) {
+                return;
+            }
+        }
+    }
+
+    /// Refuses commands while the ring is down; true when a drain was asked for.
+    fn pause(&mut self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        loop {
+            match self
+                .driver
+                .commands
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
+                Ok(Command::Submit { answer, .. }) => {
+                    let _ = answer.send(Err(Refusal::NotReady(self.driver.state().to_string())));
+                }
+                Ok(Command::Cancel(_)) => {}
+                Ok(Command::Drain) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn epoch(&mut self, engine: &mut dyn Engine, backoff: &mut Backoff) -> End {
+        let epoch = match new_epoch() {
+            Ok(epoch) => epoch,
+            Err(error) => return End::Broken(error),
+        };
+        let next = Rank(1 % self.layout.world());
+        self.booting(format!("connecting to rank {next}"));
+        let links = match self.join.join(Some(epoch)) {
+            Ok(links) => links,
+            Err(_) if self.driver.draining() => return End::Drained,
+            Err(error) => return End::Broken(error.into()),
+        };
+        self.driver.wake_through(links.waker.clone());
+        let ended = self.boot_and_serve(&links, engine, backoff);
+        let error = ended.err().unwrap_or(RingError::Shutdown);
+        error.tell(&links, Rank(0));
+        match error {
+            RingError::Shutdown => End::Drained,
+            error => End::Broken(error),
+        }
+    }
+
+    fn boot_and_serve(
+        &mut self,
+        links: &Neighbours,
+        engine: &mut dyn Engine,
+        backoff: &mut Backoff,
+    ) -> Result<(), RingError> {
+        self.booting("the ranks describe themselves and load");
+        let agree = boot::lead(links, &self.describe, &self.terms(), engine)?;
+        links.set_rows_bytes_max(agree.shapes.round_rows_max as usize * engine.hidden() * 4);
+        self.booting("the canary is on its way");
+        let mut rounds = Rounds::new(links, engine, self.layout.world(), &agree, self.queue_max);
+        self.canary.expected = Some(canary::fly(&mut rounds, &self.canary)?);
+        backoff.reset();
+        tracing::info!("rank 0: ready, layout {}", self.layout);
+        self.driver.set_facts(self.facts(&rounds));
+        self.driver.set_state(RingState::Ready);
+        let served = self.serve(&mut rounds);
+        let failure = match &served {
+            Ok(()) => Failure::Draining,
+            Err(error) => Failure::Ring(error.to_string()),
+        };
+        // The state changes first, so that whoever hears of the failure finds /ready at 503.
+        if let Err(error) = &served {
+            self.driver.set_state(RingState::Waiting(error.to_string()));
+        }
+        rounds.fail_all(failure);
+        served
+    }
+
+    /// Rounds until the drain is over or something breaks.
+    fn serve(&mut self, rounds: &mut Rounds<'_>) -> Result<(), RingError> {
+        loop {
+            let draining = self.take_commands(rounds)?;
+            rounds.issue()?;
+            if draining && rounds.sched.idle() && rounds.flying.is_empty() {
+                return Ok(());
+            }
+            let deadline = rounds.deadline();
+            match inbox::wait(&rounds.links.inbound, deadline)? {
+                Wake::Frame(frame) => {
+                    rounds.land(frame)?;
+                    self.driver.set_facts(self.facts(rounds));
+                }
+                Wake::Poke => {}
+                Wake::Late => return Err(rounds.stalled()),
+            }
+        }
+    }
+
+    /// Takes every waiting command; true once draining.
+    fn take_commands(&mut self, rounds: &mut Rounds<'_>) -> Result<bool, RingError> {
+        loop {
+            match self.driver.commands.try_recv() {
+                Ok(Command::Submit {
+                    id,
+                    request,
+                    events,
+                    answer,
+                }) => {
+                    let verdict = rounds.submit(id, request);
+                    if verdict.is_ok() {
+                        rounds.owners.insert(id, events);
+                    }
+                    // An owner that is gone already has dropped its Reply, which cancels.
+                    let _ = answer.send(verdict);
+                }
+                Ok(Command::Cancel(id)) => rounds.cancel(id)?,
+                Ok(Command::Drain) | Err(TryRecvError::Disconnected) => {
+                    self.driver.set_state(RingState::Draining);
+                    let refused = rounds.sched.drain();
+                    rounds.tell(&refused);
+                    return Ok(true);
+                }
+                Err(TryRecvError::Empty) => return Ok(self.driver.draining()),
+            }
+        }
+    }
+
+    fn booting(&self, what: impl Into<String>) {
+        self.driver.set_state(RingState::Booting(what.into()));
+    }
+
+    fn terms(&self) -> Terms<'_> {
+        let own = &self.describe;
+        Terms {
+            expected: Expected {
+                layout: &self.layout,
+                layers: self.model.layers,
+                engine: &own.engine,
+                arith: own.arith,
+                mixed: false,
+                hidden: own.hidden,
+                planes: own.planes,
+                row_dtype: own.row_dtype,
+                kv: own.kv,
+                context_min: self.shapes.context_max,
+                streams_min: self.shapes.streams_max,
+                layer_digests: &self.model.layer_digests,
+                ends: self.model.ends,
+            },
+            shapes: self.shapes,
+            depth: self.depth,
+            times: self.times,
+        }
+    }
+
+    fn facts(&self, rounds: &Rounds<'_>) -> Facts {
+        Facts {
+            layout: self.layout.to_string(),
+            world: self.layout.world(),
+            context_max: rounds.sched.context_max(),
+            vocab: u32::try_from(rounds.engine.vocab()).unwrap_or(u32::MAX),
+            running: rounds.sched.running(),
+            waiting: rounds.sched.waiting(),
+            rounds: rounds.landed,
+            pages_used: rounds.sched.pages_used(),
+            pages: rounds.pages,
+        }
+    }
+}
+
+fn new_epoch() -> Result<Epoch, RingError> {
+    let mut bytes = [0u8; 8];
+    getrandom::fill(&mut bytes).map_err(|e| RingError::Random(e.to_string()))?;
+    Ok(Epoch(u64::from_le_bytes(bytes)))
+}
+
+/// The rounds of one epoch: what is in the air, and who hears of it.
+pub(crate) struct Rounds<'a> {
+    pub(crate) links: &'a Neighbours,
+    pub(crate) engine: &'a mut dyn Engine,
+    pub(crate) sched: Scheduler,
+    pages: u32,
+    hop: Hop,
+    owners: HashMap<RequestId, tokio::sync::mpsc::Sender<Event>>,
+    flying: VecDeque<Flight>,
+    landed: u64,
+    slowest: Duration,
+    rows: Vec<f32>,
+    logits: Vec<f32>,
+}
+
+/// One round in the air.
+struct Flight {
+    round: Round,
+    since: Instant,
+    /// The plan has come back, its rows have not.
+    echoed: bool,
+}
+
+impl<'a> Rounds<'a> {
+    fn new(
+        links: &'a Neighbours,
+        engine: &'a mut dyn Engine,
+        world: u32,
+        agree: &Agree,
+        queue_max: u32,
+    ) -> Self {
+        Self {
+            links,
+            engine,
+            sched: Scheduler::new(limits(agree, queue_max)),
+            pages: agree.shapes.pages,
+            hop: Hop::of(0, world),
+            owners: HashMap::new(),
+            flying: VecDeque::new(),
+            landed: 0,
+            slowest: Duration::ZERO,
+            rows: Vec::new(),
+            logits: Vec::new(),
+        }
+    }
+
+    pub(crate) fn submit(&mut self, id: RequestId, request: sched::Request) -> Result<(), Refusal> {
+        let vocab = u32::try_from(self.engine.vocab()).unwrap_or(u32::MAX);
+        match request.prompt.iter().find(|&&id| id >= vocab) {
+            Some(&id) => Err(Refusal::OtherToken { id, vocab }),
+            None => self.sched.submit(id, request),
+        }
+    }
+
+    /// Takes a request back; its rows in rounds still queued need no computing.
+    fn cancel(&mut self, id: RequestId) -> Result<(), RingError> {
+        let _ = self.sched.cancel(id); // its owner is gone
+        self.owners.remove(&id);
+        for stream in self.sched.cancelled() {
+            let cancel = Cancel {
+                origin: Rank(0),
+                stream,
+                epoch: self.links.epoch,
+            };
+            self.links.outbound.send(Frame::cancel(&cancel))?;
+        }
+        Ok(())
+    }
+
+    /// Issues every round that the streams and the depth allow.
+    pub(crate) fn issue(&mut self) -> Result<(), RingError> {
+        while let Some(round) = self.sched.next_round() {
+            let payload = round.plan.encode()?;
+            let since = Instant::now();
+            self.engine
+                .step(&round.plan, Input::Tokens(&round.tokens), &mut self.rows)
+                .map_err(|error| RingError::Stage {
+                    rank: Rank(0),
+                    error,
+                })?;
+            self.links.set_progress(round.number, self.landed);
+            let (plan, number) = (&round.plan, round.number);
+            let hidden = self.engine.hidden();
+            hop::send(
+                &self.links.outbound,
+                number,
+                plan,
+                payload,
+                self.hop,
+                &self.rows,
+                hidden,
+            )?;
+            self.flying.push_back(Flight {
+                round,
+                since,
+                echoed: false,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes a frame that came back; a whole round becomes tokens.
+    pub(crate) fn land(&mut self, frame: Frame) -> Result<Vec<(RequestId, Event)>, RingError> {
+        if frame.kind == Kind::Cancel {
+            return Ok(Vec::new());
+        }
+        let Some(flight) = self.flying.front_mut() else {
+            return Err(RingError::OutOfTurn {
+                expected: "no frame, since no round is in flight".into(),
+                found: format!("{:?} of round {}", frame.kind, frame.round),
+            });
+        };
+        let wanted = flight.round.plan.wanted().len();
+        let number = flight.round.number;
+        if !flight.echoed {
+            hop::expect(&frame, Kind::Plan, number)?;
+            if !Plan::decode(&frame.payload)?.echoes(&flight.round.plan) {
+                return Err(RingError::OutOfTurn {
+                    expected: format!("the echo of round {number}"),
+                    found: "a changed plan".into(),
+                });
+            }
+            flight.echoed = true;
+            if wanted > 0 {
+                return Ok(Vec::new());
+            }
+            return Ok(self.finish(&[]));
+        }
+        hop::expect(&frame, Kind::Rows, number)?;
+        let rows = wire::rows::decode(&frame.payload, wanted, self.engine.hidden())?;
+        let mut logits = std::mem::take(&mut self.logits);
+        let head = self.engine.logits(&rows, &mut logits);
+        let events = match head {
+            Ok(()) => Ok(self.finish(&logits)),
+            Err(error) => Err(RingError::Stage {
+                rank: Rank(0),
+                error,
+            }),
+        };
+        self.logits = logits;
+        events
+    }
+
+    fn finish(&mut self, logits: &[f32]) -> Vec<(RequestId, Event)> {
+        let Some(flight) = self.flying.pop_front() else {
+            return Vec::new();
+        };
+        self.landed = flight.round.number.0;
+        self.links.set_progress(flight.round.number, self.landed);
+        self.slowest = self.slowest.max(flight.since.elapsed());
+        let events = self
+            .sched
+            .complete(flight.round.number, logits, self.engine.vocab());
+        self.tell(&events);
+        events
+    }
+
+    /// Hands events to their owners; a channel holds a whole reply, so none ever waits.
+    fn tell(&mut self, events: &[(RequestId, Event)]) {
+        for (id, event) in events {
+            let last = matches!(event, Event::Done { .. } | Event::Failed(_));
+            if let Some(owner) = self.owners.get(id) {
+                let _ = owner.try_send(event.clone());
+            }
+            if last {
+                self.owners.remove(id);
+            }
+        }
+    }
+
+    fn fail_all(&mut self, failure: Failure) {
+        let events = self.sched.fail_all(&failure);
+        self.tell(&events);
+    }
+
+    /// When the oldest round in the air counts as stalled.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.flying.front().map(|f| f.since + self.patience())
+    }
+
+    fn patience(&self) -> Duration {
+        STALL_FLOOR.max(self.slowest * STALL_ROUNDS)
+    }
+
+    pub(crate) fn stalled(&self) -> RingError {
+        let round = self
+            .flying
+            .front()
+            .map_or(arith::base::Round(0), |f| f.round.number);
+        RingError::StageStalled {
+            round,
+            waited: self.patience(),
+        }
+    }
+}
+
+fn limits(agree: &Agree, queue_max: u32) -> Limits {
+    let shapes = &agree.shapes;
+    Limits {
+        streams_max: shapes.streams_max,
+        queue_max,
+        chunk_rows_max: shapes.chunk_rows_max,
+        round_rows_max: shapes.round_rows_max,
+        context_max: shapes.context_max,
+        pages: shapes.pages,
+        depth: agree.depth,
+    }
+}

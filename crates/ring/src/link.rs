@@ -1,0 +1,172 @@
+//! A rank's two neighbours in one epoch, the same over sockets and in memory.
+//!
+//! Frames from the rank before arrive in [`Neighbours::inbound`]; [`Outbound`] sends to the rank
+//! after. Beats, silence, and the passing on of stops and cancels happen behind these ends.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use arith::base::{Epoch, Rank, Round};
+use wire::beat::Beat;
+use wire::frame::{Frame, Kind};
+use wire::stop::Stop;
+
+mod error;
+pub(crate) mod live;
+pub(crate) mod queue;
+pub(crate) mod relay;
+
+pub use error::LinkError;
+
+use crate::memory;
+use live::Live;
+
+/// Most frames that wait for the compute side; a full inbox makes the link's reader wait.
+pub const INBOUND_FRAMES_MAX: usize = 1024;
+
+/// What reaches the compute side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Inbound {
+    /// A whole frame of the rank before: control, plan, rows, stop or cancel.
+    Frame(Frame),
+    /// The epoch is over; nothing follows.
+    Broken(LinkError),
+    /// A [`Waker`] was used.
+    Poke,
+}
+
+/// Both links of one epoch. Dropping it closes them.
+#[derive(Debug)]
+pub struct Neighbours {
+    /// The ring's life that the links belong to.
+    pub epoch: Epoch,
+    /// From the rank before.
+    pub inbound: Receiver<Inbound>,
+    /// To the rank after.
+    pub outbound: Outbound,
+    /// Wakes whoever waits on `inbound`.
+    pub waker: Waker,
+}
+
+impl Neighbours {
+    /// What this rank's beats say from now on: the round at work (0 when idle), rounds done.
+    pub fn set_progress(&self, round: Round, done: u64) {
+        if let Port::Tcp(live) = &self.outbound.0.port {
+            live.set_progress(round, done);
+        }
+    }
+
+    /// The buffer for one rows frame of the rank before, in bytes; 0 until this is called.
+    pub fn set_rows_bytes_max(&self, rows_bytes_max: usize) {
+        match &self.outbound.0.port {
+            Port::Tcp(live) => live.set_rows_bytes_max(rows_bytes_max),
+            Port::Memory(end) => end.set_rows_bytes_max(rows_bytes_max),
+        }
+    }
+
+    /// The last beat of the rank before, where its link carries beats.
+    pub fn last_beat(&self) -> Option<Beat> {
+        match &self.outbound.0.port {
+            Port::Tcp(live) => live.last_beat(),
+            Port::Memory(_) => None,
+        }
+    }
+
+    /// Why the epoch is over, once it is.
+    pub fn broken(&self) -> Option<LinkError> {
+        match &self.outbound.0.port {
+            Port::Tcp(live) => live.failure(),
+            Port::Memory(end) => end.failure(),
+        }
+    }
+
+    /// Tells every rank why this one stops, then closes both links.
+    pub fn stop(&self, origin: Rank, reason: &str) {
+        let stop = Stop {
+            origin,
+            reason: reason.into(),
+        };
+        // A link that is gone already has told its neighbour by that.
+        let _ = self.outbound.send(Frame::stop(&stop));
+        self.outbound.close();
+    }
+}
+
+/// The sending end of the link to the rank after.
+#[derive(Clone, Debug)]
+pub struct Outbound(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    port: Port,
+}
+
+#[derive(Debug)]
+pub(crate) enum Port {
+    Tcp(Arc<Live>),
+    Memory(memory::End),
+}
+
+impl Outbound {
+    pub(crate) fn new(port: Port) -> Self {
+        Self(Arc::new(Handle { port }))
+    }
+
+    /// Hands a frame over for sending; stops and cancels overtake what waits. Blocks while the
+    /// queue is full.
+    ///
+    /// # Errors
+    /// The frame's own faults; `QueueFull` when nothing moved until the deadline; else why the
+    /// epoch is over.
+    pub fn send(&self, frame: Frame) -> Result<(), LinkError> {
+        debug_assert!(frame.kind != Kind::Beat, "beats are the link's own");
+        match &self.0.port {
+            Port::Tcp(live) => live.send(frame),
+            Port::Memory(end) => end.send(frame),
+        }
+    }
+
+    /// Closes both links of the epoch once what was sent is written. The inbound end hears
+    /// [`LinkError::Closed`].
+    pub fn close(&self) {
+        self.0.port.close();
+    }
+}
+
+impl Port {
+    fn close(&self) {
+        match self {
+            Self::Tcp(live) => live.close(),
+            Self::Memory(end) => end.close(),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.port.close();
+    }
+}
+
+/// Wakes the compute side out of its wait for frames.
+#[derive(Clone)]
+pub struct Waker(SyncSender<Inbound>);
+
+impl Waker {
+    pub(crate) fn new(inbox: SyncSender<Inbound>) -> Self {
+        Self(inbox)
+    }
+
+    /// Puts a poke into the inbox. A full one needs none: its owner has much to wake for.
+    pub fn wake(&self) {
+        let _ = self.0.try_send(Inbound::Poke);
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}

@@ -1,0 +1,184 @@
+//! One epoch's links over sockets, shared by the compute side and the link tasks.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arith::base::Round;
+use tokio::sync::watch;
+use wire::beat::Beat;
+use wire::frame::{Frame, Writer};
+
+use super::queue::{Full, Queue};
+use super::relay::Place;
+use super::{INBOUND_FRAMES_MAX, Inbound, LinkError, Waker};
+
+/// How far an epoch's links are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// In use.
+    Open,
+    /// This end closes: what is queued is still written.
+    Closing,
+    /// Over: the tasks end.
+    Ended,
+}
+
+/// Both links of an epoch.
+pub(crate) struct Live {
+    pub(crate) place: Place,
+    pub(crate) queue: Queue,
+    pub(crate) inbox: SyncSender<Inbound>,
+    send_timeout: Duration,
+    phase: watch::Sender<Phase>,
+    failure: Mutex<Option<LinkError>>,
+    beat: Mutex<Option<Beat>>,
+    round: AtomicU64,
+    done: AtomicU64,
+    rows_bytes_max: AtomicUsize,
+}
+
+impl Live {
+    pub(crate) fn new(place: Place, send_timeout: Duration) -> (Self, Receiver<Inbound>) {
+        let (inbox, inbound) = sync_channel(INBOUND_FRAMES_MAX);
+        let live = Self {
+            place,
+            queue: Queue::default(),
+            inbox,
+            send_timeout,
+            phase: watch::Sender::new(Phase::Open),
+            failure: Mutex::default(),
+            beat: Mutex::default(),
+            round: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            rows_bytes_max: AtomicUsize::new(0),
+        };
+        (live, inbound)
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        Waker::new(self.inbox.clone())
+    }
+
+    /// Queues a frame for the rank after.
+    pub(crate) fn send(&self, frame: Frame) -> Result<(), LinkError> {
+        let bytes = frame.payload.len();
+        let writer = Writer::new(frame)?;
+        self.queue
+            .push(writer, bytes, self.send_timeout)
+            .map_err(|full| match full {
+                Full::Closed => self.failure().unwrap_or(LinkError::Closed),
+                Full::Deadline => LinkError::QueueFull {
+                    rank: self.place.next(),
+                    waited_ms: self.send_timeout.as_millis() as u64,
+                },
+            })
+    }
+
+    /// Ends the epoch: both links close, and the compute side hears the first error.
+    pub(crate) fn fail(&self, error: LinkError) {
+        self.suspect(error);
+        self.queue.close();
+        if self.raise(Phase::Ended) == Phase::Open {
+            self.tell();
+        }
+    }
+
+    /// Notes an error that will end the epoch, so that its consequences do not hide it.
+    pub(crate) fn suspect(&self, error: LinkError) {
+        locked(&self.failure).get_or_insert(error);
+    }
+
+    /// This end wants no more: what is queued goes out, then the links close.
+    pub(crate) fn close(&self) {
+        self.suspect(LinkError::Closed);
+        self.queue.close();
+        if self.raise(Phase::Closing) == Phase::Open {
+            self.tell();
+        }
+    }
+
+    pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    pub(crate) fn is(&self, phase: Phase) -> bool {
+        *self.phase.borrow() == phase
+    }
+
+    /// Why the epoch is over, once it is.
+    pub(crate) fn failure(&self) -> Option<LinkError> {
+        if self.is(Phase::Open) {
+            None
+        } else {
+            locked(&self.failure).clone()
+        }
+    }
+
+    pub(crate) fn set_progress(&self, round: Round, done: u64) {
+        self.round.store(round.0, Ordering::Relaxed);
+        self.done.store(done, Ordering::Relaxed);
+    }
+
+    /// This rank's beat now.
+    pub(crate) fn own_beat(&self) -> Beat {
+        Beat {
+            rank: self.place.rank,
+            epoch: self.place.epoch,
+            round: Round(self.round.load(Ordering::Relaxed)),
+            done: self.done.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn hear(&self, beat: Beat) {
+        *locked(&self.beat) = Some(beat);
+    }
+
+    pub(crate) fn last_beat(&self) -> Option<Beat> {
+        *locked(&self.beat)
+    }
+
+    pub(crate) fn set_rows_bytes_max(&self, rows_bytes_max: usize) {
+        self.rows_bytes_max.store(rows_bytes_max, Ordering::Release);
+    }
+
+    pub(crate) fn rows_bytes_max(&self) -> usize {
+        self.rows_bytes_max.load(Ordering::Acquire)
+    }
+
+    /// Raises the phase; what it was.
+    fn raise(&self, to: Phase) -> Phase {
+        let mut was = to;
+        self.phase.send_if_modified(|phase| {
+            was = *phase;
+            *phase = was.max(to);
+            *phase != was
+        });
+        was
+    }
+
+    fn tell(&self) {
+        let error = locked(&self.failure).clone().unwrap_or(LinkError::Closed);
+        let full = self.inbox.try_send(Inbound::Broken(error));
+        if let Err(TrySendError::Full(broken)) = full {
+            // Rare, and neither the caller's nor the I/O thread's time to spend.
+            let inbox = self.inbox.clone();
+            std::thread::spawn(move || inbox.send(broken));
+        }
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live")
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is inside is replaced as a whole, so a panic elsewhere leaves nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

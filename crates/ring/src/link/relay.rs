@@ -1,0 +1,90 @@
+//! What a rank's I/O side does with a frame of the rank before: the same over sockets and in
+//! memory.
+
+use arith::base::{Epoch, Rank};
+use wire::beat::Beat;
+use wire::cancel::Cancel;
+use wire::frame::{Frame, Kind};
+use wire::stop::Stop;
+use wire::{Fault, WireError};
+
+/// Where a rank stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) rank: Rank,
+    pub(crate) world: u32,
+    pub(crate) epoch: Epoch,
+}
+
+/// What to do with a frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Relay {
+    /// Deliver it to the compute side, and pass it on first if `onward`.
+    Deliver { onward: bool },
+    /// It was for the I/O side.
+    Beat(Beat),
+    /// It is of another epoch, or has been everywhere.
+    Drop,
+}
+
+impl Place {
+    pub(crate) fn previous(self) -> Rank {
+        Rank((self.rank.0 + self.world - 1) % self.world)
+    }
+
+    pub(crate) fn next(self) -> Rank {
+        Rank((self.rank.0 + 1) % self.world)
+    }
+
+    /// Decides about a frame of the rank before.
+    pub(crate) fn relay(self, frame: &Frame) -> Result<Relay, WireError> {
+        let decided = match frame.kind {
+            Kind::Control | Kind::Plan | Kind::Rows => Ok(Relay::Deliver { onward: false }),
+            Kind::Beat => self.beat(Beat::decode(&frame.payload)?),
+            Kind::Stop => self.pass(Stop::decode(&frame.payload)?.origin),
+            Kind::Cancel => {
+                let cancel = Cancel::decode(&frame.payload)?;
+                if cancel.epoch == self.epoch {
+                    self.pass(cancel.origin)
+                } else {
+                    Ok(Relay::Drop)
+                }
+            }
+        };
+        decided.map_err(|error| error.at(self.previous()))
+    }
+
+    fn pass(self, origin: Rank) -> Result<Relay, WireError> {
+        if origin.0 >= self.world {
+            let expected = format!("below {}", self.world);
+            return Err(WireError::BadRank(Fault::new("origin", expected, origin)));
+        }
+        if origin == self.rank {
+            return Ok(Relay::Drop);
+        }
+        Ok(Relay::Deliver {
+            onward: origin != self.next(),
+        })
+    }
+
+    fn beat(self, beat: Beat) -> Result<Relay, WireError> {
+        let previous = self.previous();
+        if beat.rank != previous {
+            return Err(WireError::BadRank(Fault::new(
+                "beat.rank",
+                previous,
+                beat.rank,
+            )));
+        }
+        if beat.epoch != self.epoch {
+            let (ours, theirs) = (self.epoch.0, beat.epoch.0);
+            let fault = Fault::new(
+                "beat.epoch",
+                format!("{ours:016x}"),
+                format!("{theirs:016x}"),
+            );
+            return Err(WireError::OtherEpoch(fault));
+        }
+        Ok(Relay::Beat(beat))
+    }
+}
