@@ -24,10 +24,7 @@ pub enum WeightsError {
         source: Box<WeightsError>,
     },
     /// The file does not start with GGUF's magic.
-    #[error(
-        "no GGUF file: expected it to start with {:?}, found {found:?}",
-        "GGUF"
-    )]
+    #[error("no GGUF file: expected it to start with `GGUF`, found `{found}`")]
     NotGguf {
         /// The first bytes, printable.
         found: String,

@@ -1,0 +1,6 @@
+//! Checkpoints as files: what opens, what is refused, and the one real model.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod header;
+mod open;
+mod smollm2;
