@@ -1,1 +1,250 @@
-//! cpu
+//! The CPU backend: AVX2 kernels chosen at run time and their scalar twins, byte-equal to
+//! [`arith`] for any row count and any number of threads.
+//!
+//! Weights are packed at load ([`Linear`]); an op is cut by its shape alone into jobs that the
+//! crate's own thread pool claims. After its first call at a size an op allocates nothing.
+
+mod attention;
+#[cfg(target_arch = "x86_64")]
+mod attention_avx2;
+mod attention_scalar;
+mod elementwise;
+#[cfg(target_arch = "x86_64")]
+mod floats_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemm_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemv_avx2;
+mod kv;
+mod memory;
+mod pack;
+mod pool;
+mod project;
+mod project_scalar;
+mod quantise;
+mod rows;
+#[cfg(target_arch = "x86_64")]
+mod vector_avx2;
+
+use arith::format::{Matrix, read_float};
+use backend::{Backend, BackendError, Heads, KvDtype, Pairing, RopeRows, RowMap};
+
+pub use kv::Kv;
+pub use pack::Linear;
+pub use rows::Rows;
+
+use pool::Pool;
+
+/// Most threads of one backend.
+pub const THREADS_MAX: usize = 1024;
+
+/// Which kernels to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isa {
+    /// The fastest that the CPU has.
+    #[default]
+    Auto,
+    /// The scalar twins, on any CPU.
+    Scalar,
+    /// AVX2 with FMA and F16C, or an error.
+    Avx2,
+}
+
+/// The kernels in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Level {
+    /// The vector level, if the CPU has all its features.
+    fn vector() -> Result<Self, &'static str> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if !is_x86_feature_detected!("avx2") {
+                return Err("AVX2");
+            }
+            if !is_x86_feature_detected!("fma") {
+                return Err("FMA");
+            }
+            if !is_x86_feature_detected!("f16c") {
+                return Err("F16C");
+            }
+            Ok(Self::Avx2)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Err("AVX2")
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+        }
+    }
+}
+
+/// The CPU of this machine.
+pub struct Cpu {
+    pool: Pool,
+    level: Level,
+    device: String,
+}
+
+impl Cpu {
+    /// A backend that computes on `threads` threads (the caller's included; 0 is one a core).
+    ///
+    /// # Errors
+    /// `Unsupported` if `isa` asks for what the CPU lacks, `Shape` for more than
+    /// [`THREADS_MAX`] threads or if the system refuses to start them.
+    pub fn new(threads: usize, isa: Isa) -> Result<Self, BackendError> {
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let name = model_name();
+        let level = match (isa, Level::vector()) {
+            (Isa::Scalar, _) | (Isa::Auto, Err(_)) => Level::Scalar,
+            (_, Ok(level)) => level,
+            (Isa::Avx2, Err(feature)) => {
+                return Err(BackendError::Unsupported {
+                    device: name,
+                    feature: feature.to_owned(),
+                    hint: "its vector kernels need AVX2, FMA and F16C; the scalar ones give the \
+                           same bytes, slowly"
+                        .to_owned(),
+                });
+            }
+        };
+        let refused = |expected: String, found: String| BackendError::Shape {
+            what: "compute threads".to_owned(),
+            expected,
+            found,
+        };
+        if threads > THREADS_MAX {
+            return Err(refused(
+                format!("at most {THREADS_MAX}"),
+                threads.to_string(),
+            ));
+        }
+        let pool =
+            Pool::new(threads).map_err(|e| refused(format!("{threads} started"), e.to_string()))?;
+        let device = format!("{name}, {threads} threads, {}", level.name());
+        Ok(Self {
+            pool,
+            level,
+            device,
+        })
+    }
+
+    /// Threads that compute.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+}
+
+/// The CPU's name as the system gives it.
+fn model_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(
+        || std::env::consts::ARCH.to_owned(),
+        |(_, name)| name.trim().to_owned(),
+    )
+}
+
+impl Backend for Cpu {
+    type Rows = Rows;
+    type Linear = Linear;
+    type Vector = Vec<f32>;
+    type Kv = Kv;
+
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn device(&self) -> String {
+        self.device.clone()
+    }
+
+    fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {
+        let need = rows_max as u128 * width as u128 * 4;
+        memory::check(&self.device, &format!("buffer of {rows_max} rows"), need)?;
+        Ok(Rows {
+            data: vec![0.0; rows_max * width],
+            rows_max,
+            width,
+        })
+    }
+
+    fn upload(&self, data: &[f32], to: &mut Rows) {
+        assert!(
+            data.len().is_multiple_of(to.width.max(1)),
+            "whole rows of {to:?}"
+        );
+        to.data[..data.len()].copy_from_slice(data);
+    }
+
+    fn download(&self, from: &Rows, first: usize, to: &mut [f32]) {
+        to.copy_from_slice(&from.data[first * from.width..][..to.len()]);
+    }
+
+    fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
+        Linear::pack(&self.pool, &self.device, matrix)
+    }
+
+    fn vector(&self, matrix: &Matrix<'_>) -> Result<Vec<f32>, BackendError> {
+        if matrix.rows != 1 || !matrix.format.is_float() {
+            return Err(BackendError::Shape {
+                what: "vector of weights".to_owned(),
+                expected: "one row of floats".to_owned(),
+                found: format!("{} rows of {}", matrix.rows, matrix.format.name()),
+            });
+        }
+        let row = matrix.row(0);
+        Ok((0..matrix.cols)
+            .map(|i| read_float(matrix.format, row, i))
+            .collect())
+    }
+
+    fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Kv, BackendError> {
+        Kv::new(&self.device, dtype, pages, heads)
+    }
+
+    fn embed(&self, table: &Linear, ids: &[u32], out: &mut Rows) {
+        elementwise::embed(&self.pool, self.level, table, ids, out);
+    }
+
+    fn rms_norm(&self, x: &Rows, w: &Vec<f32>, eps: f32, rows: usize, out: &mut Rows) {
+        elementwise::rms_norm(&self.pool, self.level, x, w, eps, rows, out);
+    }
+
+    fn project(&self, x: &Rows, rows: usize, weights: &[&Linear], outs: &mut [&mut Rows]) {
+        project::project(&self.pool, self.level, x, rows, weights, outs);
+    }
+
+    fn rope(&self, x: &mut Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {
+        elementwise::rope(&self.pool, self.level, x, heads, dim, pairing, rope);
+    }
+
+    fn kv_write(&self, kv: &mut Kv, k: &Rows, v: &Rows, map: &RowMap) {
+        kv::kv_write(&self.pool, self.level, kv, k, v, map);
+    }
+
+    fn attention(&self, q: &Rows, kv: &Kv, map: &RowMap, out: &mut Rows) {
+        attention::attention(&self.pool, self.level, q, kv, map, out);
+    }
+
+    fn silu_mul(&self, gate: &Rows, up: &Rows, rows: usize, out: &mut Rows) {
+        elementwise::silu_mul(&self.pool, self.level, gate, up, rows, out);
+    }
+
+    fn add(&self, x: &mut Rows, y: &Rows, rows: usize) {
+        elementwise::add(&self.pool, x, y, rows);
+    }
+}

@@ -1,0 +1,300 @@
+//! Ops that take each row by itself: norm, rotation, gate, sum, lookup.
+//!
+//! Bodies without order over values are written once and compiled twice: every step is correctly
+//! rounded, so a wider vector changes no bit.
+
+use arith::float::{SPOILT, flush};
+use arith::norm::{LANES, fold};
+use arith::rope::{Pairing, RopeRows};
+
+use crate::Level;
+use crate::pack::Linear;
+use crate::pool::Pool;
+use crate::quantise::is_spoilt;
+use crate::rows::{Cells, Rows, for_rows};
+
+/// Row `row` of a job's output.
+///
+/// # Safety
+/// No other thread may hold the row.
+unsafe fn row_of<'a>(cells: &Cells<'a, f32>, row: usize, width: usize) -> &'a mut [f32] {
+    // SAFETY: rows are disjoint; the rest is the caller's promise.
+    unsafe { cells.slice(row * width, width) }
+}
+
+pub(crate) fn rms_norm(
+    pool: &Pool,
+    level: Level,
+    x: &Rows,
+    w: &[f32],
+    eps: f32,
+    rows: usize,
+    out: &mut Rows,
+) {
+    let width = x.width;
+    assert!(
+        w.len() == width && out.width == width,
+        "{x:?} by {} weights to {out:?}",
+        w.len()
+    );
+    assert!(
+        rows <= x.rows_max && rows <= out.rows_max,
+        "{rows} rows of {x:?} to {out:?}"
+    );
+    let cells = Cells::new(&mut out.data);
+    for_rows(pool, rows, width, |r| {
+        // SAFETY: one job has each row; the level says that the CPU has the features.
+        unsafe {
+            let out = row_of(&cells, r, width);
+            match level {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2::norm_f32_avx2(x.row(r), w, eps, out),
+                Level::Scalar => norm_f32_scalar(x.row(r), w, eps, out),
+            }
+        }
+    });
+}
+
+fn norm_f32_scalar(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+    if is_spoilt(x) {
+        return out.fill(SPOILT);
+    }
+    let mut lanes = [0.0; LANES];
+    for x in x.chunks(LANES) {
+        add_squares(x, &mut lanes);
+    }
+    let r = reciprocal_root(fold(lanes), x.len(), eps);
+    for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+        *out = flush((x * r) * w);
+    }
+}
+
+/// Adds the squares of up to 32 values to their lanes.
+#[inline(always)]
+fn add_squares(x: &[f32], lanes: &mut [f32; LANES]) {
+    for (lane, x) in lanes.iter_mut().zip(x) {
+        *lane = x.mul_add(*x, *lane);
+    }
+}
+
+/// `1 / sqrt(fma(sum, 1/n, eps))`.
+#[inline(always)]
+fn reciprocal_root(sum: f32, n: usize, eps: f32) -> f32 {
+    1.0 / sum.mul_add(1.0 / n as f32, eps).sqrt()
+}
+
+pub(crate) fn rope(
+    pool: &Pool,
+    level: Level,
+    x: &mut Rows,
+    heads: usize,
+    dim: usize,
+    pairing: Pairing,
+    rope: &RopeRows,
+) {
+    let (width, rows) = (x.width, rope.rows());
+    assert!(
+        heads * dim == width && rows <= x.rows_max,
+        "{rows} rows, {heads} x {dim} of {x:?}"
+    );
+    assert!(rope.dims <= dim && rope.sin.len() == rope.cos.len());
+    let cells = Cells::new(&mut x.data);
+    for_rows(pool, rows, width, |r| {
+        let pairs = rope.dims / 2;
+        let (cos, sin) = (
+            &rope.cos[r * pairs..][..pairs],
+            &rope.sin[r * pairs..][..pairs],
+        );
+        // SAFETY: one job has each row; the level says that the CPU has the features.
+        unsafe {
+            let row = row_of(&cells, r, width);
+            match level {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2::rotate_f32_avx2(row, dim, pairing, cos, sin),
+                Level::Scalar => rotate(row, dim, pairing, cos, sin),
+            }
+        }
+    });
+}
+
+/// [`arith::rope::rotate`] for one row.
+#[inline(always)]
+fn rotate(row: &mut [f32], dim: usize, pairing: Pairing, cos: &[f32], sin: &[f32]) {
+    let turn = |a: &mut f32, b: &mut f32, cos: f32, sin: f32| {
+        let (x, y) = (*a, *b);
+        *a = flush(x.mul_add(cos, -(y * sin)));
+        *b = flush(y.mul_add(cos, x * sin));
+    };
+    for head in row.chunks_exact_mut(dim) {
+        let head = &mut head[..2 * cos.len()];
+        let angles = cos.iter().zip(sin);
+        match pairing {
+            Pairing::Adjacent => {
+                for (pair, (&cos, &sin)) in head.chunks_exact_mut(2).zip(angles) {
+                    let (a, b) = pair.split_at_mut(1);
+                    turn(&mut a[0], &mut b[0], cos, sin);
+                }
+            }
+            Pairing::Halves => {
+                let (a, b) = head.split_at_mut(cos.len());
+                for ((a, b), (&cos, &sin)) in a.iter_mut().zip(b).zip(angles) {
+                    turn(a, b, cos, sin);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn silu_mul(
+    pool: &Pool,
+    level: Level,
+    gate: &Rows,
+    up: &Rows,
+    rows: usize,
+    out: &mut Rows,
+) {
+    let width = gate.width;
+    assert!(
+        up.width == width && out.width == width,
+        "{gate:?} by {up:?} to {out:?}"
+    );
+    assert!(rows <= gate.rows_max && rows <= up.rows_max && rows <= out.rows_max);
+    let cells = Cells::new(&mut out.data);
+    for_rows(pool, rows, width, |r| {
+        // SAFETY: one job has each row; the level says that the CPU has the features.
+        unsafe {
+            let out = row_of(&cells, r, width);
+            match level {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2::gate_f32_avx2(gate.row(r), up.row(r), out),
+                Level::Scalar => gate_f32_scalar(gate.row(r), up.row(r), out),
+            }
+        }
+    });
+}
+
+fn gate_f32_scalar(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+        *out = flush(arith::exp::silu(gate) * up);
+    }
+}
+
+pub(crate) fn add(pool: &Pool, x: &mut Rows, y: &Rows, rows: usize) {
+    let width = x.width;
+    assert!(
+        y.width == width && rows <= x.rows_max && rows <= y.rows_max,
+        "{x:?} plus {y:?}"
+    );
+    let cells = Cells::new(&mut x.data);
+    for_rows(pool, rows, width, |r| {
+        // SAFETY: one job has each row.
+        let x = unsafe { row_of(&cells, r, width) };
+        for (x, y) in x.iter_mut().zip(y.row(r)) {
+            *x = flush(*x + y);
+        }
+    });
+}
+
+pub(crate) fn embed(pool: &Pool, level: Level, table: &Linear, ids: &[u32], out: &mut Rows) {
+    let width = table.cols;
+    assert!(
+        out.width == width && ids.len() <= out.rows_max,
+        "{} ids to {out:?}",
+        ids.len()
+    );
+    let cells = Cells::new(&mut out.data);
+    for_rows(pool, ids.len(), width, |r| {
+        // SAFETY: one job has each row; the level says that the CPU has the features.
+        unsafe {
+            let out = row_of(&cells, r, width);
+            match level {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2::embed_row_avx2(table, ids[r] as usize, out),
+                Level::Scalar => table.read_row(ids[r] as usize, out),
+            }
+        }
+    });
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::*;
+    use crate::vector_avx2 as vector;
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn norm_f32_avx2(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+        if is_spoilt(x) {
+            return out.fill(SPOILT);
+        }
+        let mut acc = [_mm256_setzero_ps(); 4];
+        let whole = x.chunks_exact(LANES);
+        let tail = whole.remainder();
+        for x in whole {
+            for (j, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: 8 of the chunk's 32 values.
+                let x = unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * j)) };
+                *acc = _mm256_fmadd_ps(x, x, *acc);
+            }
+        }
+        if !tail.is_empty() {
+            let mut lanes = [0.0; LANES];
+            for (j, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: 8 of 32 lanes.
+                unsafe { _mm256_storeu_ps(lanes.as_mut_ptr().add(8 * j), *acc) };
+            }
+            add_squares(tail, &mut lanes);
+            for (j, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: 8 of 32 lanes.
+                *acc = unsafe { _mm256_loadu_ps(lanes.as_ptr().add(8 * j)) };
+            }
+        }
+        let r = reciprocal_root(vector::fold(acc), x.len(), eps);
+        for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
+            *out = flush((x * r) * w);
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn rotate_f32_avx2(
+        row: &mut [f32],
+        dim: usize,
+        pairing: Pairing,
+        cos: &[f32],
+        sin: &[f32],
+    ) {
+        rotate(row, dim, pairing, cos, sin);
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn embed_row_avx2(table: &Linear, row: usize, out: &mut [f32]) {
+        table.read_row(row, out);
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn gate_f32_avx2(gate: &[f32], up: &[f32], out: &mut [f32]) {
+        let n = gate.len().min(up.len()).min(out.len());
+        let eight = |gate: &[f32; 8], up: &[f32; 8], out: &mut [f32; 8]| {
+            // SAFETY: eight values each.
+            unsafe {
+                let gate = vector::silu(_mm256_loadu_ps(gate.as_ptr()));
+                let y = _mm256_mul_ps(gate, _mm256_loadu_ps(up.as_ptr()));
+                _mm256_storeu_ps(out.as_mut_ptr(), vector::flush(y));
+            }
+        };
+        let (gates, gate_tail) = gate[..n].as_chunks();
+        let (ups, up_tail) = up[..n].as_chunks();
+        let (outs, out_tail) = out[..n].as_chunks_mut();
+        for ((gate, up), out) in gates.iter().zip(ups).zip(outs) {
+            eight(gate, up, out);
+        }
+        if !gate_tail.is_empty() {
+            let (mut gate, mut up, mut last) = ([0.0; 8], [0.0; 8], [0.0; 8]);
+            gate[..gate_tail.len()].copy_from_slice(gate_tail);
+            up[..up_tail.len()].copy_from_slice(up_tail);
+            eight(&gate, &up, &mut last);
+            out_tail.copy_from_slice(&last[..gate_tail.len()]);
+        }
+    }
+}

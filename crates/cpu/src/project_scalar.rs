@@ -1,0 +1,139 @@
+//! Scalar twins of the linear kernels, over the same packed panels.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use arith::float::{SPOILT, flush};
+use arith::format::Format;
+use arith::linear::{GROUPS, group_slices, tree};
+
+use crate::pack::{BLOCK, LANES, Linear, affine, code, float_at, record_bytes};
+use crate::project::{Inputs, Outputs, slice_values};
+
+thread_local! {
+    /// One panel's integers, `[blocks][LANES][BLOCK]`.
+    static CODES: RefCell<Vec<i16>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs the groups of one row in order, `slice(index, values, g)` giving the group's next sums.
+fn grouped(
+    cols: usize,
+    mut slice: impl FnMut(usize, Range<usize>, [f32; LANES]) -> [f32; LANES],
+) -> [f32; LANES] {
+    let slices = cols.div_ceil(arith::base::SLICE_VALUES);
+    let mut groups = [[0.0; LANES]; GROUPS];
+    for (group, g) in groups.iter_mut().enumerate() {
+        for index in group_slices(group, slices) {
+            *g = slice(index, slice_values(index, cols), *g);
+        }
+    }
+    std::array::from_fn(|lane| flush(tree(&groups.map(|g| g[lane]))))
+}
+
+/// Block formats, any row count.
+///
+/// # Safety
+/// No other thread may write `panels` of `rows`.
+pub(crate) unsafe fn project_a16_blocks_scalar(
+    linear: &Linear,
+    inputs: &Inputs<'_>,
+    panels: Range<usize>,
+    rows: Range<usize>,
+    out: &Outputs<'_>,
+) {
+    CODES.with_borrow_mut(|codes| {
+        for panel in panels {
+            unpack(linear, panel, codes);
+            for row in rows.clone() {
+                // SAFETY: the caller's promise.
+                let out = unsafe { out.panel(row, panel, linear.lanes(panel)) };
+                if inputs.a16.spoilt[row] {
+                    out.fill(SPOILT);
+                } else {
+                    let sums = row_blocks(linear, panel, codes, inputs, row);
+                    out.copy_from_slice(&sums[..out.len()]);
+                }
+            }
+        }
+    });
+}
+
+/// The integers w of a panel.
+fn unpack(linear: &Linear, panel: usize, codes: &mut Vec<i16>) {
+    let format = linear.format;
+    let zero_point = if format == Format::Q4_0 { 8 } else { 0 };
+    codes.clear();
+    for record in linear.panel(panel).chunks_exact(record_bytes(format)) {
+        for lane in 0..LANES {
+            codes.extend((0..BLOCK).map(|k| code(format, record, k, lane) - zero_point));
+        }
+    }
+}
+
+fn row_blocks(
+    linear: &Linear,
+    panel: usize,
+    codes: &[i16],
+    inputs: &Inputs<'_>,
+    row: usize,
+) -> [f32; LANES] {
+    let (a16, format, cols) = (inputs.a16, linear.format, linear.cols);
+    let q = &a16.q[row * cols..(row + 1) * cols];
+    let d = &a16.d[row * a16.slices..(row + 1) * a16.slices];
+    let sums = &a16.sums_f32[row * a16.blocks..(row + 1) * a16.blocks];
+    let bytes = record_bytes(format);
+    let panel = linear.panel(panel);
+    grouped(cols, |slice, values, g| {
+        let mut acc = [0.0; LANES];
+        for block in values.start / BLOCK..values.end / BLOCK {
+            let record = &panel[block * bytes..(block + 1) * bytes];
+            let q = &q[block * BLOCK..(block + 1) * BLOCK];
+            let w = &codes[block * BLOCK * LANES..(block + 1) * BLOCK * LANES];
+            for (lane, (acc, w)) in acc.iter_mut().zip(w.chunks_exact(BLOCK)).enumerate() {
+                let products = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q));
+                let dot: i32 = products.sum();
+                let (a, c) = affine(format, record, lane);
+                *acc = (dot as f32).mul_add(a, *acc);
+                if format.has_offset() {
+                    *acc = sums[block].mul_add(c, *acc);
+                }
+            }
+        }
+        std::array::from_fn(|lane| acc[lane].mul_add(d[slice], g[lane]))
+    })
+}
+
+/// Float formats, any row count.
+///
+/// # Safety
+/// No other thread may write `panels` of `rows`.
+pub(crate) unsafe fn project_f32_floats_scalar(
+    linear: &Linear,
+    inputs: &Inputs<'_>,
+    panels: Range<usize>,
+    rows: Range<usize>,
+    out: &Outputs<'_>,
+) {
+    for panel in panels {
+        let bytes = linear.panel(panel);
+        for row in rows.clone() {
+            // SAFETY: the caller's promise.
+            let out = unsafe { out.panel(row, panel, linear.lanes(panel)) };
+            if inputs.a16.spoilt[row] {
+                out.fill(SPOILT);
+                continue;
+            }
+            let x = inputs.x.row(row);
+            let sums = grouped(linear.cols, |_, values, g| {
+                let mut acc = [0.0; LANES];
+                for k in values {
+                    for (lane, acc) in acc.iter_mut().enumerate() {
+                        *acc = float_at(linear.format, bytes, k, lane).mul_add(x[k], *acc);
+                    }
+                }
+                std::array::from_fn(|lane| g[lane] + acc[lane])
+            });
+            out.copy_from_slice(&sums[..out.len()]);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Small vector forms that the AVX2 kernels share: flush, folds, exp.
+
+use std::arch::x86_64::*;
+
+use arith::exp::{EXP, EXP_MAX, EXP_MIN, LN2_HI, LN2_LO, LOG2E};
+
+/// Magnitudes below this (2^-36) flush to +0.
+const FLUSH_BELOW: f32 = f32::from_bits(0x2d80_0000);
+/// 1.5 * 2^23: adding it leaves no fraction bits.
+const ROUND: f32 = 12_582_912.0;
+
+/// [`arith::float::flush`] a lane; NaN stays.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn flush(x: __m256) -> __m256 {
+    let magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
+    let keep = _mm256_cmp_ps::<_CMP_NLT_UQ>(magnitude, _mm256_set1_ps(FLUSH_BELOW));
+    _mm256_and_ps(x, keep)
+}
+
+/// [`arith::exp::exp`] a lane, by the same steps.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn exp(x: __m256) -> __m256 {
+    let keep = _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(EXP_MIN));
+    // min(60, x) gives x where x is NaN.
+    let x = _mm256_min_ps(_mm256_set1_ps(EXP_MAX), x);
+    let round = _mm256_set1_ps(ROUND);
+    let n = _mm256_add_ps(_mm256_mul_ps(x, _mm256_set1_ps(LOG2E)), round);
+    let n = _mm256_sub_ps(n, round);
+    let r = _mm256_fmadd_ps(n, _mm256_set1_ps(-LN2_HI), x);
+    let r = _mm256_fmadd_ps(n, _mm256_set1_ps(-LN2_LO), r);
+    let mut sum = _mm256_set1_ps(EXP[6]);
+    for i in (0..6).rev() {
+        sum = _mm256_fmadd_ps(sum, r, _mm256_set1_ps(EXP[i]));
+    }
+    let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    let power = _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased));
+    _mm256_and_ps(_mm256_mul_ps(sum, power), keep)
+}
+
+/// [`arith::exp::silu`] a lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn silu(x: __m256) -> __m256 {
+    let keep = _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(EXP_MIN));
+    let one = _mm256_set1_ps(1.0);
+    let e = exp(_mm256_xor_ps(x, _mm256_set1_ps(-0.0)));
+    let sigmoid = _mm256_div_ps(one, _mm256_add_ps(one, e));
+    _mm256_and_ps(_mm256_mul_ps(x, sigmoid), keep)
+}
+
+/// [`arith::norm::fold`] of 32 lanes in four vectors.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn fold(lanes: [__m256; 4]) -> f32 {
+    let eight = _mm256_add_ps(
+        _mm256_add_ps(lanes[0], lanes[2]),
+        _mm256_add_ps(lanes[1], lanes[3]),
+    );
+    let four = _mm_add_ps(
+        _mm256_castps256_ps128(eight),
+        _mm256_extractf128_ps::<1>(eight),
+    );
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
+/// The largest lane; NaN lanes are passed over.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn largest(x: __m256) -> f32 {
+    let mut lanes = [0.0; 8];
+    // SAFETY: eight floats are eight lanes.
+    unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), x) };
+    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Eight f16 at `from`, widened. Stored halves are never subnormal.
+///
+/// # Safety
+/// 16 bytes must be readable.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn load_halves(from: *const u8) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+}
