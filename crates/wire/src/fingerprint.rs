@@ -180,3 +180,93 @@ impl Difference {
         WireError::OtherFingerprint(fault).at(rank)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::hello::hex;
+
+    fn fields(pairs: &[(&str, &str)]) -> Fields {
+        let mut fields = Fields::new();
+        for (name, value) in pairs {
+            fields.put(*name, value).unwrap();
+        }
+        fields
+    }
+
+    #[test]
+    fn the_order_of_insertion_changes_nothing() {
+        let one = fields(&[("kv", "f16"), ("arith", "1")]);
+        let other = fields(&[("arith", "1"), ("kv", "f16")]);
+        assert_eq!(one.digest(), other.digest());
+        assert_eq!(one.first_difference(&other), None);
+    }
+
+    #[test]
+    fn the_digest_is_the_documented_one() {
+        // printf 'baton fingerprint 1\n\1\0\0\0\2\0kv\3\0f16' | sha256sum
+        let digest = hex(&fields(&[("kv", "f16")]).digest());
+        assert_eq!(
+            digest,
+            "d05497bb5e29e05b1d2be57df97f32361e1ae16e2f0743ab59e5d02f29395e26"
+        );
+    }
+
+    #[test]
+    fn moving_a_byte_between_name_and_value_changes_the_digest() {
+        let digests = [
+            fields(&[("ab", "c")]).digest(),
+            fields(&[("a", "bc")]).digest(),
+            fields(&[("a", "b"), ("c", "")]).digest(),
+            fields(&[]).digest(),
+        ];
+        for (at, digest) in digests.iter().enumerate() {
+            assert!(!digests[..at].contains(digest));
+        }
+    }
+
+    #[test]
+    fn the_first_difference_names_the_field_and_both_values() {
+        let ours = fields(&[("arith", "1"), ("kv", "f16"), ("layout", "0:30")]);
+        let theirs = fields(&[("arith", "1"), ("kv", "f32"), ("layout", "0:15,15:30")]);
+        let error = ours
+            .first_difference(&theirs)
+            .unwrap()
+            .error(arith::base::Rank(2));
+        assert_eq!(
+            error.to_string(),
+            "OtherFingerprint: rank 2: kv: expected f16, found f32"
+        );
+        let fewer = fields(&[("arith", "1"), ("layout", "0:30")]);
+        let error = ours
+            .first_difference(&fewer)
+            .unwrap()
+            .error(arith::base::Rank(2));
+        assert_eq!(
+            error.to_string(),
+            "OtherFingerprint: rank 2: kv: expected f16, found nothing"
+        );
+        let back = fewer.first_difference(&ours).unwrap();
+        assert_eq!((back.ours, back.theirs.as_deref()), (None, Some("f16")));
+    }
+
+    #[test]
+    fn a_list_is_bounded_in_every_direction() {
+        let mut fields = Fields::new();
+        let code = |result: Result<(), WireError>| result.unwrap_err().code();
+        assert_eq!(code(fields.put("", 1)), "BadValue");
+        assert_eq!(code(fields.put("n".repeat(257), 1)), "TooLarge");
+        assert_eq!(code(fields.put("n", "v".repeat(4097))), "TooLarge");
+        fields.put("n", 1).unwrap();
+        assert_eq!(code(fields.put("n", 1)), "BadOrder");
+        let value = "v".repeat(4096);
+        let full = (0..1000).find_map(|at| fields.put(format!("{at:04}"), &value).err());
+        assert_eq!(full.unwrap().code(), "TooLarge");
+        let message = crate::control::Message::Fields(fields.clone());
+        let bytes = message.encode().unwrap();
+        assert!(bytes.len() <= crate::limit::CONTROL_BYTES_MAX);
+        assert_eq!(crate::control::Message::decode(&bytes), Ok(message));
+    }
+}

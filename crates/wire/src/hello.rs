@@ -296,3 +296,108 @@ fn refusal_bytes(field: &str, text: &str) -> Result<u16, WireError> {
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn hello(rank: u32, role: Role) -> Hello {
+        Hello {
+            rank: Rank(rank),
+            world: 3,
+            role,
+            epoch: Epoch(5),
+            fingerprint: [7; 32],
+            encryption: Encryption::On,
+        }
+    }
+
+    /// The error, after the refusal has travelled: the acceptor logs what the connector reads.
+    fn refused(own: Hello, peer: Hello) -> String {
+        let answer = Answer {
+            hello: own,
+            refusal: own.refuse(&peer),
+        };
+        let heard = Answer::decode(&answer.encode().unwrap()).unwrap();
+        assert_eq!(heard, answer);
+        heard.refusal.unwrap().error(peer.rank).to_string()
+    }
+
+    #[test]
+    fn neighbours_welcome_each_other_all_round_the_ring() {
+        for rank in 0..3 {
+            let connector = hello(rank, Role::Connector);
+            let acceptor = hello((rank + 1) % 3, Role::Acceptor);
+            assert_eq!(acceptor.refuse(&connector), None);
+            assert_eq!(connector.refuse(&acceptor), None);
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_and_both_values() {
+        let own = hello(2, Role::Acceptor);
+        let peer = hello(1, Role::Connector);
+        let world = "OtherWorld: rank 1: hello.world: expected 3, found 4";
+        assert_eq!(refused(own, Hello { world: 4, ..peer }), world);
+        let rank = "NotNeighbour: rank 0: hello.rank: expected Connector 1, found Connector 0";
+        assert_eq!(
+            refused(
+                own,
+                Hello {
+                    rank: Rank(0),
+                    ..peer
+                }
+            ),
+            rank
+        );
+        let role = "NotNeighbour: rank 1: hello.rank: expected Connector 1, found Acceptor 1";
+        assert_eq!(
+            refused(
+                own,
+                Hello {
+                    role: Role::Acceptor,
+                    ..peer
+                }
+            ),
+            role
+        );
+        let clear = "OtherEncryption: rank 1: hello.encryption: expected on, found off";
+        assert_eq!(
+            refused(
+                own,
+                Hello {
+                    encryption: Encryption::Off,
+                    ..peer
+                }
+            ),
+            clear
+        );
+        let other = refused(
+            own,
+            Hello {
+                fingerprint: [8; 32],
+                ..peer
+            },
+        );
+        assert!(other.starts_with("OtherFingerprint: rank 1: hello.fingerprint: expected 0707"));
+        let epoch = refused(
+            own,
+            Hello {
+                epoch: Epoch(4),
+                ..peer
+            },
+        );
+        assert!(epoch.starts_with("OtherEpoch: rank 1: hello.epoch: expected 0000000000000005"));
+    }
+
+    #[test]
+    fn an_acceptor_without_an_epoch_takes_any() {
+        let own = Hello {
+            epoch: Epoch(0),
+            ..hello(2, Role::Acceptor)
+        };
+        assert_eq!(own.refuse(&hello(1, Role::Connector)), None);
+    }
+}

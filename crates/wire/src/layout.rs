@@ -140,3 +140,82 @@ impl fmt::Display for Layout {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn refused(text: &str, layers: u32) -> String {
+        let layout = Layout::parse(text);
+        layout
+            .and_then(|layout| layout.check(layers))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn a_layout_reads_as_it_prints() {
+        let layout = Layout::parse("0:10, 10:20,20:30").unwrap();
+        assert_eq!(layout.to_string(), "0:10,10:20,20:30");
+        assert_eq!((layout.world(), layout.range(Rank(1))), (3, 10..20));
+        assert_eq!(layout.check(30), Ok(()));
+    }
+
+    #[test]
+    fn an_error_names_the_rank_and_the_layer() {
+        let gap = "LayoutGap: rank 1: layout.first: expected 10, found 12";
+        assert_eq!(refused("0:10,12:20", 20), gap);
+        let overlap = "LayoutOverlap: rank 1: layout.first: expected 10, found 9";
+        assert_eq!(refused("0:10,9:20", 20), overlap);
+        let overrun = "LayoutOverrun: rank 1: layout.end: expected at most 19, found 20";
+        assert_eq!(refused("0:10,10:20", 19), overrun);
+        let short = "LayoutGap: rank 1: layout.end: expected 21, found 20";
+        assert_eq!(refused("0:10,10:20", 21), short);
+        assert!(refused("1:10", 10).starts_with("LayoutGap: rank 0"));
+    }
+
+    #[test]
+    fn text_that_is_no_layout_is_refused() {
+        for text in [
+            "",
+            "0",
+            "0-10",
+            "0:a",
+            "0:-1",
+            "5:5",
+            "6:5",
+            "0:4294967296",
+            "0:1,,1:2",
+        ] {
+            assert!(refused(text, 10).starts_with("BadLayout: rank "), "{text}");
+        }
+        let many = (0..65)
+            .map(|rank| format!("{rank}:{}", rank + 1))
+            .collect::<Vec<_>>();
+        assert!(refused(&many.join(","), 65).starts_with("BadRank"));
+        assert_eq!(
+            Layout::parse(&many[..64].join(",")).unwrap().check(64),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn an_even_layout_covers_every_layer_and_spares_rank_0() {
+        for layers in 1..70 {
+            for world in 1..=layers.min(WORLD_MAX) {
+                let layout = Layout::even(layers, world).unwrap();
+                assert_eq!((layout.world(), layout.check(layers)), (world, Ok(())));
+                let sizes = layout.ranges().iter().map(|range| range.len());
+                let (least, most) = (sizes.clone().min(), sizes.max());
+                assert!(most <= least.map(|least| least + 1));
+                assert_eq!(Some(layout.range(Rank(0)).len()), least);
+            }
+        }
+        assert_eq!(Layout::even(30, 3).unwrap().to_string(), "0:10,10:20,20:30");
+        assert_eq!(Layout::even(2, 3).unwrap_err().code(), "BadLayout");
+        assert_eq!(Layout::even(100, 65).unwrap_err().code(), "BadRank");
+        assert_eq!(Layout::even(100, 0).unwrap_err().code(), "BadRank");
+    }
+}

@@ -377,3 +377,51 @@ impl Keep {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_echo_may_say_that_a_keep_failed_and_nothing_else() {
+        let (key, stream) = (1, StreamId(2));
+        let keep = Keep {
+            key,
+            stream,
+            position: 3,
+            op: KeepOp::Save,
+            held: true,
+        };
+        let with = |keep| Plan {
+            keeps: vec![keep],
+            ..Plan::default()
+        };
+        let (sent, failed) = (
+            with(keep),
+            with(Keep {
+                held: false,
+                ..keep
+            }),
+        );
+        assert!(sent.echoes(&sent) && failed.echoes(&sent));
+        assert!(
+            !sent.echoes(&failed),
+            "no rank makes good what an earlier one could not do"
+        );
+        assert!(
+            !with(Keep {
+                position: 4,
+                ..keep
+            })
+            .echoes(&sent)
+        );
+        assert!(
+            !Plan {
+                mode: Mode::Prompt,
+                ..sent.clone()
+            }
+            .echoes(&sent)
+        );
+        assert!(!Plan::default().echoes(&sent));
+    }
+}

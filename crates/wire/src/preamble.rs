@@ -98,3 +98,24 @@ pub fn prologue(
     both[PREAMBLE_BYTES..].copy_from_slice(acceptor);
     both
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prologue_is_the_same_at_both_ends() {
+        let (connector, acceptor) = (*b"connects", *b"accepts ");
+        assert_eq!(&prologue(&connector, &acceptor), b"connectsaccepts ");
+    }
+
+    #[test]
+    fn each_cipher_takes_itself_alone() {
+        for ours in [Cipher::ChaChaPoly, Cipher::AesGcm] {
+            assert_eq!(check(ours, &encode(ours)), Ok(()));
+        }
+        let error = check(Cipher::AesGcm, &encode(Cipher::ChaChaPoly));
+        let text = "OtherCipher: preamble.cipher: expected aesgcm, found chachapoly";
+        assert_eq!(error.map_err(|e| e.to_string()), Err(text.into()));
+    }
+}

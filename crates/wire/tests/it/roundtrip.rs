@@ -1,0 +1,108 @@
+//! Whatever is encoded decodes to itself, however the bytes arrive.
+
+use arith::base::Round;
+use proptest::prelude::*;
+use wire::beat::Beat;
+use wire::cancel::Cancel;
+use wire::control::Message;
+use wire::frame::{Frame, Kind, Reader, Writer};
+use wire::hello::{Answer, Hello};
+use wire::limit::PART_BYTES_MAX;
+use wire::plan::Plan;
+use wire::rows;
+use wire::stop::Stop;
+
+use crate::kind::{ROWS_BYTES_MAX, written};
+use crate::random;
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_message_decodes_to_itself(
+        hello in random::hello(),
+        answer in random::answer(),
+        message in random::message(),
+        plan in random::plan(),
+        stop in random::stop(),
+        beat in random::beat(),
+        cancel in random::cancel(),
+    ) {
+        prop_assert_eq!(Hello::decode(&hello.encode().unwrap()), Ok(hello));
+        prop_assert_eq!(Answer::decode(&answer.encode().unwrap()), Ok(answer));
+        prop_assert_eq!(Message::decode(&message.encode().unwrap()), Ok(message));
+        let echo = Plan::decode(&plan.encode().unwrap()).unwrap();
+        prop_assert!(echo.echoes(&plan));
+        prop_assert_eq!(echo, plan);
+        prop_assert_eq!(Stop::decode(&stop.encode()), Ok(stop));
+        prop_assert_eq!(Beat::decode(&beat.encode()), Ok(beat));
+        prop_assert_eq!(Cancel::decode(&cancel.encode()), Ok(cancel));
+    }
+
+    #[test]
+    fn rows_keep_every_bit(bits in prop::collection::vec(any::<u32>(), 24)) {
+        let values: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
+        let back = rows::decode(&rows::encode(&values), 4, 6).unwrap();
+        let back: Vec<u32> = back.iter().map(|value| value.to_bits()).collect();
+        prop_assert_eq!(back, bits);
+    }
+
+    #[test]
+    fn frames_arrive_whole_whatever_the_pieces(
+        frames in prop::collection::vec(random::frame(), 1..6),
+        piece in 1usize..200,
+    ) {
+        let bytes: Vec<u8> = frames.iter().cloned().flat_map(written).collect();
+        let mut reader = Reader::new();
+        reader.set_rows_bytes_max(ROWS_BYTES_MAX);
+        let mut found = Vec::new();
+        for piece in bytes.chunks(piece) {
+            reader.push(piece, &mut found).unwrap();
+        }
+        prop_assert!(reader.finish().is_ok() && reader.at_frame_start());
+        prop_assert_eq!(found, frames);
+    }
+}
+
+#[test]
+fn rows_travel_in_parts_of_a_mebibyte_and_a_stop_overtakes_them() {
+    let payload: Vec<u8> = (0..2 * PART_BYTES_MAX + 12)
+        .map(|at| (at % 251) as u8)
+        .collect();
+    let frame = Frame::rows(Round(3), 4, payload);
+    let stop = Frame::stop(&Stop {
+        origin: arith::base::Rank(1),
+        reason: "enough".into(),
+    });
+    let mut reader = Reader::new();
+    reader.set_rows_bytes_max(frame.payload.len());
+    let (mut found, mut sizes) = (Vec::new(), Vec::new());
+    let mut writer = Writer::new(frame.clone()).unwrap();
+    while let Some(part) = writer.next_part() {
+        sizes.push(part.payload.len());
+        reader.push(&part.to_bytes(), &mut found).unwrap();
+        if sizes.len() == 1 {
+            reader.push(&written(stop.clone()), &mut found).unwrap();
+        }
+    }
+    assert_eq!(sizes, [PART_BYTES_MAX, PART_BYTES_MAX, 12]);
+    assert_eq!(found, [stop, frame]);
+    assert!(found[1].payload.capacity() <= found[1].payload.len());
+}
+
+#[test]
+fn a_writer_refuses_what_a_reader_would() {
+    let code = |frame| Writer::new(frame).err().unwrap().code();
+    assert_eq!(code(Frame::rows(Round(3), 0, vec![0; 4])), "OtherRows");
+    assert_eq!(code(Frame::rows(Round(3), 1, vec![])), "OtherRows");
+    assert_eq!(code(Frame::rows(Round(0), 1, vec![0; 4])), "OutOfTurn");
+    assert_eq!(
+        code(Frame::plan(Round(1), vec![0; PART_BYTES_MAX + 1])),
+        "TooLarge"
+    );
+    let frame = Frame {
+        kind: Kind::Beat,
+        ..Frame::control(vec![0; 33])
+    };
+    assert_eq!(code(frame), "TooLarge");
+}
