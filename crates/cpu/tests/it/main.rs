@@ -1,0 +1,158 @@
+//! The CPU backend against the reference, byte for byte.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod attention;
+mod linear;
+mod rowwise;
+
+use arith::format::{Format, Matrix};
+use backend::{Backend, BackendError};
+use baton_cpu::{self as cpu, Cpu, Isa};
+
+/// Every way to compute: both instruction sets, several thread counts.
+fn backends() -> Vec<(String, Cpu)> {
+    let mut all = Vec::new();
+    for isa in [Isa::Scalar, Isa::Avx2] {
+        for threads in [1, 2, 4] {
+            match Cpu::new(threads, isa) {
+                Ok(cpu) => all.push((format!("{isa:?}, {threads} threads"), cpu)),
+                Err(BackendError::Unsupported { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    all
+}
+
+/// A small generator of test data; the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as u32 ^ (self.0 >> 13) as u32
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.bits() as usize % n
+    }
+
+    /// A value in -1 .. 1.
+    fn value(&mut self) -> f32 {
+        (self.bits() as i32 >> 8) as f32 / 8_388_608.0
+    }
+
+    fn values(&mut self, n: usize, scale: f32) -> Vec<f32> {
+        (0..n).map(|_| self.value() * scale).collect()
+    }
+
+    /// Stored bytes of a matrix; a few scales and values are such that they load as 0.
+    fn stored(&mut self, format: Format, rows: usize, cols: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let scale = |random: &mut Self| match random.below(17) {
+            0 => 0x0001_u16, // subnormal
+            1 => 0x8000,     // -0
+            _ => arith::float::f32_to_f16(random.value() * 0.1),
+        };
+        for _ in 0..rows * cols / format.block_values() {
+            match format {
+                Format::F32 => {
+                    let x = if self.below(29) == 0 {
+                        1e-12
+                    } else {
+                        self.value()
+                    };
+                    bytes.extend(x.to_le_bytes());
+                }
+                Format::F16 => bytes.extend(scale(self).to_le_bytes()),
+                Format::Bf16 => {
+                    let x = if self.below(29) == 0 {
+                        1e-12
+                    } else {
+                        self.value()
+                    };
+                    bytes.extend(((x.to_bits() >> 16) as u16).to_le_bytes());
+                }
+                _ => {
+                    let at = bytes.len();
+                    bytes.extend(scale(self).to_le_bytes());
+                    if format.has_offset() {
+                        bytes.extend(scale(self).to_le_bytes());
+                    }
+                    while bytes.len() < at + format.block_bytes() {
+                        bytes.push(self.bits() as u8);
+                    }
+                }
+            }
+        }
+        bytes
+    }
+}
+
+/// Where two rows of bits first differ. Spoilt rows hold the one NaN, so bits are enough.
+fn assert_same(found: &[f32], expected: &[f32], case: &str) {
+    assert_eq!(found.len(), expected.len(), "{case}");
+    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+        let (f, e) = (f.to_bits(), e.to_bits());
+        assert_eq!(f, e, "{case}, value {i}: {f:#010x} is not {e:#010x}");
+    }
+}
+
+fn upload(cpu: &Cpu, data: &[f32], width: usize) -> cpu::Rows {
+    let mut rows = cpu.rows(data.len() / width, width).unwrap();
+    cpu.upload(data, &mut rows);
+    rows
+}
+
+fn download(cpu: &Cpu, from: &cpu::Rows, values: usize) -> Vec<f32> {
+    let mut data = vec![0.0; values];
+    cpu.download(from, 0, &mut data);
+    data
+}
+
+#[test]
+fn a_request_that_cannot_fit_is_refused_with_its_numbers() {
+    let cpu = Cpu::new(1, Isa::Auto).unwrap();
+    let heads = backend::Heads {
+        query: 8,
+        kv: 8,
+        dim: 128,
+    };
+    let error = cpu
+        .kv(arith::attention::KvDtype::F16, 1 << 30, heads)
+        .err()
+        .unwrap();
+    assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error}");
+    let error = cpu.rows(1 << 30, 1 << 20).unwrap_err();
+    assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error}");
+    let matrix = Matrix {
+        format: Format::Q4_1,
+        rows: 2,
+        cols: 33,
+        bytes: &[],
+    };
+    let error = cpu.linear(&matrix).err().unwrap().to_string();
+    assert!(error.contains("a multiple of 32, found 33"), "{error}");
+    let matrix = Matrix {
+        format: Format::Q4_1,
+        rows: 2,
+        cols: 32,
+        bytes: &[0; 39],
+    };
+    let error = cpu.linear(&matrix).err().unwrap().to_string();
+    assert!(error.contains("expected 40, found 39"), "{error}");
+}
+
+#[test]
+fn the_device_is_named_with_its_threads_and_kernels() {
+    let cpu = Cpu::new(3, Isa::Scalar).unwrap();
+    assert!(
+        cpu.device().ends_with(", 3 threads, scalar"),
+        "{}",
+        cpu.device()
+    );
+    assert_eq!((cpu.name(), cpu.threads()), ("cpu", 3));
+}
