@@ -1,0 +1,166 @@
+//! The Noise handshake, one state a type, so that no step can be taken out of turn.
+//!
+//! `NNpsk0_25519_<cipher>_SHA256`: each end draws a fresh key, and the ring's secret is mixed in
+//! before message 1, so that a stranger's first message already fails. The payloads are opaque
+//! here. Messages are given and returned without their u16 length.
+
+use std::sync::Arc;
+
+use snow::{Builder, HandshakeState, params::NoiseParams};
+use wire::preamble::Cipher;
+
+use super::SessionError;
+use super::record::{Guard, Mac, Opener, Sealer};
+use crate::key::Key;
+
+/// Bytes of a handshake message beside its payload: a public key and a tag.
+pub const MESSAGE_OVERHEAD_BYTES: usize = 32 + 16;
+
+/// The end that connected, before message 1.
+pub struct Connector(Noise);
+
+/// The same, while message 2 is awaited.
+pub struct Called(Noise);
+
+/// The end that accepted, before message 1.
+pub struct Acceptor(Noise);
+
+/// The same, with message 1 read and message 2 to be written.
+pub struct Answering(Noise);
+
+/// A finished handshake.
+pub struct Finished {
+    noise: Noise,
+    connector: bool,
+}
+
+struct Noise {
+    state: HandshakeState,
+    key: Key,
+}
+
+impl Noise {
+    fn new(key: &Key, cipher: Cipher, prologue: &[u8; 16], connector: bool) -> Self {
+        let name = cipher.noise();
+        let built = name.parse().and_then(|params: NoiseParams| {
+            let builder = Builder::new(params)
+                .psk(0, key.bytes())?
+                .prologue(prologue)?;
+            if connector {
+                builder.build_initiator()
+            } else {
+                builder.build_responder()
+            }
+        });
+        match built {
+            Ok(state) => Self {
+                state,
+                key: key.clone(),
+            },
+            Err(error) => unreachable!("{name} is built with all it needs: {error}"),
+        }
+    }
+
+    fn write(&mut self, payload: &[u8]) -> Vec<u8> {
+        let mut message = vec![0; payload.len() + MESSAGE_OVERHEAD_BYTES];
+        match self.state.write_message(payload, &mut message) {
+            Ok(bytes) => assert_eq!(bytes, message.len(), "a key, the payload and a tag"),
+            Err(error) => unreachable!("it is this end's turn: {error}"),
+        }
+        message
+    }
+
+    fn read(&mut self, message: &[u8]) -> Option<Vec<u8>> {
+        let mut payload = vec![0; message.len()];
+        let bytes = self.state.read_message(message, &mut payload).ok()?;
+        payload.truncate(bytes);
+        Some(payload)
+    }
+}
+
+/// Begins at the end that connected. `prologue` is the connector's preamble, then the acceptor's.
+pub fn connect(key: &Key, cipher: Cipher, prologue: &[u8; 16]) -> Connector {
+    Connector(Noise::new(key, cipher, prologue, true))
+}
+
+/// Begins at the end that accepted, with the same `prologue`.
+pub fn accept(key: &Key, cipher: Cipher, prologue: &[u8; 16]) -> Acceptor {
+    Acceptor(Noise::new(key, cipher, prologue, false))
+}
+
+impl Connector {
+    /// Message 1.
+    pub fn call(mut self, payload: &[u8]) -> (Called, Vec<u8>) {
+        let message = self.0.write(payload);
+        (Called(self.0), message)
+    }
+}
+
+impl Called {
+    /// Reads message 2; its payload.
+    ///
+    /// # Errors
+    /// `BadAnswer` when it was not made for this handshake.
+    pub fn answered(mut self, message: &[u8]) -> Result<(Finished, Vec<u8>), SessionError> {
+        let payload = self.0.read(message).ok_or(SessionError::BadAnswer)?;
+        Ok((
+            Finished {
+                noise: self.0,
+                connector: true,
+            },
+            payload,
+        ))
+    }
+}
+
+impl Acceptor {
+    /// Reads message 1; its payload. It may be a replay: only a record proves the other end.
+    ///
+    /// # Errors
+    /// `BadSecret` when the other end has another key, or none.
+    pub fn called(mut self, message: &[u8]) -> Result<(Answering, Vec<u8>), SessionError> {
+        let payload = self.0.read(message).ok_or(SessionError::BadSecret)?;
+        Ok((Answering(self.0), payload))
+    }
+}
+
+impl Answering {
+    /// Message 2.
+    pub fn answer(mut self, payload: &[u8]) -> (Finished, Vec<u8>) {
+        let message = self.0.write(payload);
+        (
+            Finished {
+                noise: self.0,
+                connector: false,
+            },
+            message,
+        )
+    }
+}
+
+impl Finished {
+    /// The two directions of the session; `encrypt` is what both ends said.
+    pub fn records(self, encrypt: bool) -> (Sealer, Opener) {
+        let Noise { state, key } = self.noise;
+        if encrypt {
+            return match state.into_stateless_transport_mode() {
+                Ok(noise) => {
+                    let noise = Arc::new(noise);
+                    (
+                        Sealer::new(Guard::Noise(noise.clone())),
+                        Opener::new(Guard::Noise(noise)),
+                    )
+                }
+                Err(error) => unreachable!("both messages have been exchanged: {error}"),
+            };
+        }
+        let base = Mac::new(key.bytes());
+        let direction = |connector_sends: bool| {
+            let direction = [u8::from(!connector_sends)];
+            let pieces = [&b"baton mac"[..], &direction, state.get_handshake_hash()];
+            Guard::Mac(Mac::new(&base.whole(&pieces)))
+        };
+        let (sends, reads) = (direction(self.connector), direction(!self.connector));
+        (Sealer::new(sends), Opener::new(reads))
+    }
+}
