@@ -5,7 +5,7 @@
 //! depends on all rows of its stream so far; a window that is rolled back in name only, a layer
 //! that is left out or rows of another stream change every later row and every logit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use arith::base::StreamId;
@@ -45,7 +45,6 @@ impl FakeConfig {
 pub struct Fake {
     config: FakeConfig,
     slots: Slots,
-    skips: BTreeSet<StreamId>,
     fault: Option<Fault>,
     /// A stream's states, a layer each.
     streams: BTreeMap<StreamId, Vec<Trail>>,
@@ -60,7 +59,6 @@ impl Fake {
         Self {
             config,
             slots: Slots::default(),
-            skips: BTreeSet::new(),
             fault: None,
             streams: BTreeMap::new(),
         }
@@ -92,7 +90,6 @@ impl Fake {
         };
         for id in &effects.closed {
             self.streams.remove(id);
-            self.skips.remove(id);
         }
         for settled in &effects.settled {
             self.settle(settled);
@@ -146,7 +143,7 @@ impl Engine for Fake {
 
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
         self.slots = Slots::new(*shapes);
-        self.reset();
+        self.streams.clear();
         Ok(())
     }
 
@@ -162,7 +159,7 @@ impl Engine for Fake {
         out.clear();
         out.resize(plan.rows() * hidden, 0.0);
         for span in effects.spans {
-            if self.skips.contains(&span.id) {
+            if span.skipped {
                 continue;
             }
             for (position, row) in (span.first..).zip(span.rows) {
@@ -197,12 +194,11 @@ impl Engine for Fake {
     }
 
     fn skip(&mut self, id: StreamId) {
-        self.skips.insert(id);
+        self.slots.skip(id);
     }
 
     fn reset(&mut self) {
-        self.slots = Slots::new(*self.slots.shapes());
-        self.skips.clear();
+        self.slots.reset();
         self.streams.clear();
     }
 

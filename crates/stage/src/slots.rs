@@ -25,7 +25,11 @@ pub struct Slots {
     shapes: Shapes,
     slots: BTreeMap<StreamId, Slot>,
     free: BTreeSet<u32>,
+    skips: BTreeSet<StreamId>,
 }
+
+/// Most streams whose cancel is known before its entry; further hints are dropped.
+const SKIPS_MAX: usize = 4096;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Slot {
@@ -44,6 +48,8 @@ pub struct Span {
     pub first: u32,
     /// Its rows, in plan order.
     pub rows: Range<usize>,
+    /// Whether nobody waits for these rows: they travel as zeros.
+    pub skipped: bool,
 }
 
 /// A window whose outcome is now known.
@@ -88,6 +94,7 @@ impl Slots {
             shapes,
             slots: BTreeMap::new(),
             free: (0..shapes.pages).collect(),
+            skips: BTreeSet::new(),
         }
     }
 
@@ -99,6 +106,19 @@ impl Slots {
     /// Pages that no stream holds.
     pub fn pages_free(&self) -> u32 {
         self.free.len() as u32
+    }
+
+    /// Marks the stream's rows as skipped, until its cancel or close. The stream need not be open:
+    /// the hint overtakes plans.
+    pub fn skip(&mut self, id: StreamId) {
+        if self.skips.len() < SKIPS_MAX {
+            self.skips.insert(id);
+        }
+    }
+
+    /// Forgets every stream; the shapes stay.
+    pub fn reset(&mut self) {
+        *self = Self::new(self.shapes);
     }
 
     /// Every stream, by ascending id.
@@ -231,7 +251,7 @@ impl Slots {
             let held = self.slots.get(&entry.id).map(|slot| slot.pages.clone());
             slot.pages = self.grow(held.unwrap_or_default(), pages_of(slot.first + slot.rows));
             if slot.rows > 0 {
-                place(entry.id, &slot, &mut effects);
+                self.place(entry.id, &slot, &mut effects);
             }
             self.slots.insert(entry.id, slot);
         }
@@ -251,6 +271,7 @@ impl Slots {
         }
         if next.is_none() {
             self.slots.remove(&id);
+            self.skips.remove(&id);
             effects.closed.push(id);
         } else if slot.rows > 0 {
             effects.settled.push(Settled {
@@ -270,6 +291,21 @@ impl Slots {
         pages.iter().copied().chain(lowest).collect()
     }
 
+    fn place(&self, id: StreamId, slot: &Slot, effects: &mut Effects) {
+        let map = &mut effects.map;
+        let (table, start) = (map.tables.len(), map.rows.len());
+        let positions = slot.first..slot.first + slot.rows;
+        map.rows
+            .extend(positions.map(|position| RowAt { table, position }));
+        map.tables.push(slot.pages.clone());
+        effects.spans.push(Span {
+            id,
+            first: slot.first,
+            rows: start..map.rows.len(),
+            skipped: self.skips.contains(&id),
+        });
+    }
+
     /// Takes back the last count of a stream's changes.
     #[doc(hidden)]
     pub fn forget_generation(&mut self, id: StreamId) {
@@ -277,21 +313,6 @@ impl Slots {
             slot.generation.0 = slot.generation.0.wrapping_sub(1);
         }
     }
-}
-
-fn place(id: StreamId, slot: &Slot, effects: &mut Effects) {
-    let map = &mut effects.map;
-    let start = map.rows.len();
-    let table = map.tables.len();
-    let positions = slot.first..slot.first + slot.rows;
-    map.rows
-        .extend(positions.map(|position| RowAt { table, position }));
-    map.tables.push(slot.pages.clone());
-    effects.spans.push(Span {
-        id,
-        first: slot.first,
-        rows: start..map.rows.len(),
-    });
 }
 
 fn check_open(entry: &Entry) -> Result<Slot, StageError> {

@@ -1,6 +1,5 @@
 //! A layer range of a real model on a device.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -53,7 +52,6 @@ pub struct Stage<B> {
     vocab: usize,
     sizes: Option<Sizes>,
     slots: Slots,
-    skips: BTreeSet<StreamId>,
     held: Vec<bool>,
     /// Rows of a piece on their way in or out.
     scratch: Vec<f32>,
@@ -79,7 +77,6 @@ impl<B: Backend> Stage<B> {
             config,
             sizes: None,
             slots: Slots::default(),
-            skips: BTreeSet::new(),
             held: Vec::new(),
             scratch: Vec::new(),
             #[cfg(any(test, feature = "faults"))]
@@ -112,9 +109,6 @@ impl<B: Backend> Stage<B> {
             expect(unused_mut, reason = "planting")
         )]
         let mut effects = self.slots.apply(plan)?;
-        for id in &effects.closed {
-            self.skips.remove(id);
-        }
         #[cfg(any(test, feature = "faults"))]
         self.plant.after(&mut effects, &mut self.slots);
         Ok(effects)
@@ -123,7 +117,7 @@ impl<B: Backend> Stage<B> {
     /// Runs the rows `piece` of the round, those of skipped streams left out.
     fn run(&mut self, effects: &Effects, piece: Range<usize>, input: Input<'_>, out: &mut [f32]) {
         let hidden = self.hidden;
-        let skipped = |row: &RowAt| self.skips.contains(&effects.spans[row.table].id);
+        let skipped = |row: &RowAt| effects.spans[row.table].skipped;
         let live: Vec<usize> = piece
             .filter(|&row| !skipped(&effects.map.rows[row]))
             .collect();
@@ -218,7 +212,7 @@ impl<B: Backend> Engine for Stage<B> {
             self.sizes = Some(sizes);
         }
         self.slots = Slots::new(*shapes);
-        self.reset();
+        self.held.clear();
         self.warm();
         Ok(())
     }
@@ -260,12 +254,11 @@ impl<B: Backend> Engine for Stage<B> {
     }
 
     fn skip(&mut self, id: StreamId) {
-        self.skips.insert(id);
+        self.slots.skip(id);
     }
 
     fn reset(&mut self) {
-        self.slots = Slots::new(*self.slots.shapes());
-        self.skips.clear();
+        self.slots.reset();
         self.held.clear();
     }
 
@@ -301,7 +294,10 @@ fn check_range(layers: u32, range: &Range<u32>) -> Result<(), StageError> {
 
 fn sizes(shapes: &Shapes) -> Result<Sizes, StageError> {
     let fields = [
+        ("rows of a stream", shapes.chunk_rows_max),
         ("rows of a round", shapes.round_rows_max),
+        ("streams", shapes.streams_max),
+        ("positions of a stream", shapes.context_max),
         ("pages", shapes.pages),
     ];
     if let Some(&(what, _)) = fields.iter().find(|(_, value)| *value == 0) {

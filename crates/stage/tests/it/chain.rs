@@ -67,9 +67,9 @@ pub enum Kind {
 pub const KINDS: [Kind; 3] = [Kind::Fake, Kind::Scalar, Kind::Cpu];
 
 /// One backend for all tests: its threads are few and shared.
-pub fn cpu() -> &'static Arc<Scalar> {
-    static CPU: OnceLock<Arc<Scalar>> = OnceLock::new();
-    CPU.get_or_init(|| Arc::new(Scalar::new()))
+pub fn cpu() -> &'static Arc<cpu::Cpu> {
+    static CPU: OnceLock<Arc<cpu::Cpu>> = OnceLock::new();
+    CPU.get_or_init(|| Arc::new(cpu::Cpu::new(2, cpu::Isa::Auto).unwrap()))
 }
 
 impl Kind {
