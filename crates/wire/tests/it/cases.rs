@@ -466,7 +466,7 @@ fn bad_frames() -> Vec<Case> {
 }
 
 /// A rows frame in two parts, and the same with `between` after the first.
-fn two_parts(between: &[u8]) -> Vec<u8> {
+pub fn two_parts(between: &[u8]) -> Vec<u8> {
     let part = |more, values: &[f32]| {
         let payload = rows::encode(values);
         let header = Header {
@@ -563,7 +563,9 @@ fn stops() -> Vec<Case> {
     };
     let good = cases.good("reason", "rank 2 says why", stop("BadMode: größer"));
     cases.good("silent", "no reason", stop(""));
-    cases.good("longest", "4096 bytes of reason", stop(&"é".repeat(3000)));
+    cases.good("longest", "4096 of 5000 bytes", stop(&"x".repeat(5000)));
+    let cut_inside = format!("x{}", "é".repeat(3000));
+    cases.good("cut", "4095 bytes: no character is cut", stop(&cut_inside));
     cases.bad(
         "long",
         "TooLarge",

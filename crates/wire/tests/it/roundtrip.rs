@@ -87,7 +87,31 @@ fn rows_travel_in_parts_of_a_mebibyte_and_a_stop_overtakes_them() {
     }
     assert_eq!(sizes, [PART_BYTES_MAX, PART_BYTES_MAX, 12]);
     assert_eq!(found, [stop, frame]);
-    assert!(found[1].payload.capacity() <= found[1].payload.len());
+}
+
+#[test]
+fn the_parts_of_a_rows_frame_share_the_receivers_buffer() {
+    let bytes = crate::cases::two_parts(&[]);
+    let (mut reader, mut found) = (Reader::new(), Vec::new());
+    reader.set_rows_bytes_max(16);
+    assert_eq!(reader.push(&bytes, &mut found), Ok(()));
+    let (mut reader, mut none) = (Reader::new(), Vec::new());
+    reader.set_rows_bytes_max(15);
+    let error = reader.push(&bytes, &mut none).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "TooLarge: frame.rows_bytes: expected at most 15, found 16"
+    );
+    assert_eq!((found.len(), none.len()), (1, 0));
+}
+
+#[test]
+fn a_rows_buffer_doubles_but_never_past_the_receivers() {
+    let frame = Frame::rows(Round(3), 1, vec![7; PART_BYTES_MAX + 12]);
+    let (mut reader, mut found) = (Reader::new(), Vec::new());
+    reader.set_rows_bytes_max(frame.payload.len());
+    reader.push(&written(frame), &mut found).unwrap();
+    assert_eq!(found[0].payload.capacity(), PART_BYTES_MAX + 12);
 }
 
 #[test]
