@@ -4,8 +4,11 @@ use crate::error::{Fault, WireError};
 
 /// The rows' bytes: f32 little-endian.
 pub fn encode(values: &[f32]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(4 * values.len());
-    out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    let mut out = vec![0; 4 * values.len()];
+    let (places, _) = out.as_chunks_mut::<4>();
+    for (place, value) in places.iter_mut().zip(values) {
+        *place = value.to_le_bytes();
+    }
     out
 }
 
