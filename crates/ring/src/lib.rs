@@ -18,3 +18,4 @@ pub mod lead;
 pub mod link;
 pub mod memory;
 pub mod session;
+pub mod tcp;

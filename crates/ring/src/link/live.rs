@@ -170,6 +170,12 @@ impl Live {
     }
 }
 
+/// Waits until the phase is at least `to`.
+pub(crate) async fn until(phase: &mut watch::Receiver<Phase>, to: Phase) {
+    // An error means that the links are dropped altogether, which is past every phase.
+    let _ = phase.wait_for(|phase| *phase >= to).await;
+}
+
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live")

@@ -96,11 +96,6 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Whether [`Queue::close`] was called.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.lock().closed
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // Each change under the lock is whole, so a panic elsewhere leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
