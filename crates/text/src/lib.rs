@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use weights::Checkpoint;
+use weights::gguf::Metadata;
 
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
@@ -51,7 +52,15 @@ impl Text {
     /// A tokenizer model or pre-tokenizer that is not implemented, by name; ids, types or merges
     /// that contradict the token list; a template that does not compile.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TextError> {
-        Self::from_parts(Parts::read(checkpoint.metadata())?)
+        Self::from_metadata(checkpoint.metadata())
+    }
+
+    /// The same from metadata alone.
+    ///
+    /// # Errors
+    /// As [`Text::from_checkpoint`].
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, TextError> {
+        Self::from_parts(Parts::read(metadata)?)
     }
 
     /// A tokenizer of 256 byte tokens, `<|im_start|>` = 256 and `<|im_end|>` = 257, with the

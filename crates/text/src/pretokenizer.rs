@@ -71,15 +71,19 @@ pub(crate) fn build(parts: &Parts, notes: &mut Vec<String>) -> Result<Tokenizer,
     if recipe.nfc {
         tokenizer.with_normalizer(Some(NFC)).map_err(failed)?;
     }
+    tokenizer.with_pre_tokenizer(Some(sequence(recipe.splits).map_err(failed)?));
+    Ok(tokenizer)
+}
+
+/// The cuts, then bytes as characters of the byte alphabet.
+fn sequence(splits: &[&str]) -> tokenizers::Result<Sequence> {
     let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
-    for &regex in recipe.splits {
+    for &regex in splits {
         let pattern = SplitPattern::Regex(regex.to_owned());
-        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
-        steps.push(split.map_err(failed)?.into());
+        steps.push(Split::new(pattern, SplitDelimiterBehavior::Isolated, false)?.into());
     }
     steps.push(ByteLevel::new(false, true, false).into());
-    tokenizer.with_pre_tokenizer(Some(Sequence::new(steps)));
-    Ok(tokenizer)
+    Ok(Sequence::new(steps))
 }
 
 fn bpe(parts: &Parts, whole_words: bool) -> Result<BPE, TextError> {
@@ -120,4 +124,49 @@ fn bpe(parts: &Parts, whole_words: bool) -> Result<BPE, TextError> {
         .map_err(|error| TextError::Build {
             reason: error.to_string(),
         })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
+
+    use super::*;
+
+    fn words(pre: &str, text: &str) -> Vec<String> {
+        let mut cut = PreTokenizedString::from(text);
+        sequence(recipe(pre).unwrap().splits)
+            .unwrap()
+            .pre_tokenize(&mut cut)
+            .unwrap();
+        let splits = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        splits
+            .iter()
+            .map(|(_, (from, to), _)| text[*from..*to].to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn each_pretokenizer_cuts_where_its_family_does() {
+        let text = "aa !! 1111'S we'll?\n\n  b";
+        for (pre, expected) in [
+            ("gpt-2", "aa| !!| 1111|'|S| we|'ll|?|\n\n | b"),
+            ("default", "aa| !!| 1111|'|S| we|'ll|?|\n\n | b"),
+            ("smollm", "aa| !!| |1|1|1|1|'|S| we|'ll|?|\n\n | b"),
+            ("qwen2", "aa| !!| |1|1|1|1|'S| we|'ll|?\n\n| | b"),
+            ("qwen35", "aa| !!| |1|1|1|1|'S| we|'ll|?\n\n| | b"),
+            ("llama-bpe", "aa| !!| |111|1|'S| we|'ll|?\n\n| | b"),
+        ] {
+            assert_eq!(words(pre, text).join("|"), expected, "{pre}");
+        }
+        for (pre, expected) in [("qwen2", "q|\u{303}"), ("qwen35", "q\u{303}")] {
+            assert_eq!(words(pre, "q\u{303}").join("|"), expected, "{pre}");
+        }
+    }
+
+    #[test]
+    fn the_names_in_the_refusal_are_the_ones_that_work() {
+        assert!(NAMES.iter().all(|pre| recipe(pre).is_some()));
+        assert!(recipe("tekken").is_none());
+    }
 }

@@ -117,22 +117,24 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else {
-            break;
-        };
-        let tag = &rest[start + 2..start + length];
-        let word = match tag.trim_matches(['-', '+', ' ', '\t', '\n', '\r']) {
-            "generation" => Some(("generation", "if true")),
-            "endgeneration" => Some(("endgeneration", "endif")),
-            _ => None,
-        };
-        out.push_str(&rest[..start + 2]);
-        match word {
-            Some((from, to)) => out.push_str(&tag.replacen(from, to, 1)),
-            None => out.push_str(tag),
+        let (before, tag) = rest.split_at(start + 2);
+        out.push_str(before);
+        rest = tag;
+        let word = tag.trim_start_matches(['-', '+']).trim_start();
+        for (mark, block) in [("generation", "if true"), ("endgeneration", "endif")] {
+            let Some(after) = word.strip_prefix(mark) else {
+                continue;
+            };
+            if after
+                .trim_start()
+                .trim_start_matches(['-', '+'])
+                .starts_with("%}")
+            {
+                out.push_str(&tag[..tag.len() - word.len()]);
+                out.push_str(block);
+                rest = after;
+            }
         }
-        out.push_str("%}");
-        rest = &rest[start + length + 2..];
     }
     out + rest
 }
