@@ -1,0 +1,135 @@
+//! Features that would change the reply and are not served: refused by name, never ignored.
+
+use serde_json::{Value, json};
+
+use crate::ApiError;
+use crate::fields::Fields;
+
+/// A field, and the values that ask for nothing.
+struct Feature {
+    name: &'static str,
+    neutral: fn(&Value) -> bool,
+}
+
+const fn feature(name: &'static str, neutral: fn(&Value) -> bool) -> Feature {
+    Feature { name, neutral }
+}
+
+fn never(_: &Value) -> bool {
+    false
+}
+fn empty(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+fn no(value: &Value) -> bool {
+    *value == Value::Bool(false)
+}
+fn zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+fn one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+fn tool_choice_without_tools(value: &Value) -> bool {
+    matches!(value.as_str(), Some("none" | "auto"))
+}
+fn plain_text(value: &Value) -> bool {
+    value["type"] == "text"
+}
+fn text_only(value: &Value) -> bool {
+    *value == json!(["text"])
+}
+
+const FEATURES: &[Feature] = &[
+    feature("n", one),
+    feature("best_of", one),
+    feature("tools", empty),
+    feature("tool_choice", tool_choice_without_tools),
+    feature("functions", empty),
+    feature("function_call", tool_choice_without_tools),
+    feature("response_format", plain_text),
+    feature("logprobs", no),
+    feature("top_logprobs", zero),
+    feature("prompt_logprobs", never),
+    feature("frequency_penalty", zero),
+    feature("presence_penalty", zero),
+    feature("repetition_penalty", one),
+    feature("logit_bias", empty),
+    feature("modalities", text_only),
+    feature("audio", never),
+    feature("web_search_options", never),
+    feature("echo", no),
+    feature("suffix", empty),
+    feature("grammar", empty),
+    feature("json_schema", never),
+    feature("structured_outputs", never),
+    feature("guided_json", never),
+    feature("guided_regex", never),
+    feature("guided_choice", never),
+    feature("guided_grammar", never),
+];
+
+/// Refuses the first feature of `fields` that is asked for and not served.
+pub fn refuse_unserved(fields: &Fields<'_>) -> Result<(), ApiError> {
+    for feature in FEATURES {
+        if let Some(value) = fields.get(feature.name)
+            && !(feature.neutral)(value)
+        {
+            let reason = match feature.name {
+                "n" | "best_of" => "one choice a request",
+                _ => "leave it out, or at the value that asks for nothing",
+            };
+            return Err(ApiError::unsupported(fields.path(feature.name), reason));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    fn refused(body: Value) -> Option<String> {
+        let fields = Fields::of(&body, "").unwrap();
+        let error = refuse_unserved(&fields).err()?;
+        assert_eq!(error.code(), "unsupported");
+        error.param().map(str::to_owned)
+    }
+
+    #[test]
+    fn values_that_ask_for_nothing_pass() {
+        let body = json!({
+            "n": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"},
+            "logprobs": false, "frequency_penalty": 0, "presence_penalty": 0.0,
+            "logit_bias": {}, "modalities": ["text"], "echo": false, "audio": null,
+        });
+        assert_eq!(refused(body), None);
+    }
+
+    #[test]
+    fn each_feature_is_refused_by_its_own_name() {
+        let asked = json!({
+            "n": 2, "best_of": 3, "tools": [{}], "tool_choice": "required", "functions": [{}],
+            "function_call": {"name": "f"}, "response_format": {"type": "json_object"},
+            "logprobs": true, "top_logprobs": 3, "prompt_logprobs": 1, "frequency_penalty": 0.5,
+            "presence_penalty": -1, "repetition_penalty": 1.1, "logit_bias": {"1": 2},
+            "modalities": ["text", "audio"], "audio": {}, "web_search_options": {}, "echo": true,
+            "suffix": "x", "grammar": "root", "json_schema": {}, "structured_outputs": {},
+            "guided_json": {}, "guided_regex": "a", "guided_choice": [], "guided_grammar": "a",
+        });
+        let asked = asked.as_object().unwrap();
+        assert_eq!(asked.len(), FEATURES.len());
+        for (name, value) in asked {
+            assert_eq!(
+                refused(json!({name.as_str(): value})).as_deref(),
+                Some(name.as_str())
+            );
+        }
+    }
+}

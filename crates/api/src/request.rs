@@ -1,0 +1,281 @@
+//! A request's body, checked, and its way to tokens.
+
+use sched::sample::Sampling;
+use serde_json::{Map, Value};
+use text::Text;
+
+use crate::features::refuse_unserved;
+use crate::fields::{Fields, wrong_type};
+use crate::message::read_messages;
+use crate::{ApiError, Limits, Options};
+
+/// Salt of the seeds that follow from prompts.
+const SEED_SALT: u64 = 0;
+
+/// Which form a request and its reply have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completion,
+}
+
+impl Endpoint {
+    /// The field that holds the prompt.
+    pub fn prompt_param(self) -> &'static str {
+        match self {
+            Self::Chat => "messages",
+            Self::Completion => "prompt",
+        }
+    }
+}
+
+/// What the reply continues.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// Messages for the chat template, and the template's extra variables.
+    Chat(Vec<Value>, Map<String, Value>),
+    /// Text; special tokens in it are read as such.
+    Text(String),
+    /// Token ids, taken as they are.
+    Ids(Vec<u32>),
+}
+
+/// A request as the client meant it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// Where it came in.
+    pub endpoint: Endpoint,
+    /// What to continue.
+    pub prompt: Prompt,
+    /// How.
+    pub options: Options,
+}
+
+impl Asked {
+    /// Reads a body.
+    pub fn read(endpoint: Endpoint, body: &[u8], limits: &Limits) -> Result<Self, ApiError> {
+        let body: Value =
+            serde_json::from_slice(body).map_err(|e| ApiError::NotJson(e.to_string()))?;
+        let fields = Fields::of(&body, "")?;
+        let prompt = match endpoint {
+            Endpoint::Chat => {
+                let extra = fields.object("chat_template_kwargs")?;
+                let extra = extra.map(|extra| extra.map().clone()).unwrap_or_default();
+                Prompt::Chat(read_messages(&fields)?, extra)
+            }
+            Endpoint::Completion => read_prompt(&fields)?,
+        };
+        refuse_unserved(&fields)?;
+        Ok(Self {
+            endpoint,
+            prompt,
+            options: Options::read(&fields, limits)?,
+        })
+    }
+
+    /// The prompt's tokens. Takes time in proportion to the prompt's length.
+    pub fn encode(&self, text: &Text) -> Result<Vec<u32>, ApiError> {
+        let param = self.endpoint.prompt_param();
+        let refuse = |e: text::TextError| ApiError::invalid(param, e.to_string());
+        let tokens = match &self.prompt {
+            Prompt::Chat(messages, extra) => {
+                let rendered = text.render(messages, true, extra).map_err(refuse)?;
+                text.encode(&rendered).map_err(refuse)?
+            }
+            Prompt::Text(prompt) => text.encode(prompt).map_err(refuse)?,
+            Prompt::Ids(ids) => {
+                if let Some(i) = ids.iter().position(|&id| id as usize >= text.vocab()) {
+                    let reason = format!(
+                        "token {} is outside the vocabulary of {}",
+                        ids[i],
+                        text.vocab()
+                    );
+                    return Err(ApiError::invalid(format!("{param}[{i}]"), reason));
+                }
+                ids.clone()
+            }
+        };
+        if tokens.is_empty() {
+            return Err(ApiError::invalid(param, "the prompt has no tokens"));
+        }
+        Ok(tokens)
+    }
+
+    /// The scheduler's form. The reply ends at `context_max` positions whatever was asked for.
+    pub fn schedule(
+        &self,
+        tokens: Vec<u32>,
+        context_max: u32,
+        text: &Text,
+    ) -> Result<sched::Request, ApiError> {
+        let options = &self.options;
+        let room = usize::try_from(context_max)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(tokens.len());
+        if room == 0 {
+            return Err(ApiError::ContextLength {
+                param: self.endpoint.prompt_param(),
+                context_max,
+                prompt: tokens.len() as u64,
+            });
+        }
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        let seed = options
+            .seed
+            .unwrap_or_else(|| sched::sample::default_seed(&tokens, SEED_SALT));
+        let stop_tokens = if options.ignore_eos {
+            Vec::new()
+        } else {
+            text.stop_tokens().to_vec()
+        };
+        Ok(sched::Request {
+            prompt: tokens,
+            max_tokens: options.max_tokens.unwrap_or(room).min(room),
+            stop_tokens,
+            sampling: Sampling {
+                temperature: options.temperature,
+                top_k: options.top_k,
+                top_p: options.top_p,
+                min_p: options.min_p,
+                seed,
+            },
+            prompt_logits: false,
+            hash_logits: false,
+        })
+    }
+}
+
+/// A string, an array of one string, an array of ids, or an array of one array of ids.
+fn read_prompt(body: &Fields<'_>) -> Result<Prompt, ApiError> {
+    let path = body.path("prompt");
+    let expected = "a string, an array of one string or an array of token ids";
+    let list = match body.need("prompt")? {
+        Value::String(text) => return Ok(Prompt::Text(text.clone())),
+        Value::Array(list) => list,
+        other => return Err(wrong_type(path, expected, other)),
+    };
+    let several = || Err(ApiError::unsupported(path.clone(), "one prompt a request"));
+    match list.as_slice() {
+        [] => Err(ApiError::invalid(path, "the prompt has no tokens")),
+        [Value::String(text)] => Ok(Prompt::Text(text.clone())),
+        [Value::Array(ids)] => read_ids(ids, &format!("{path}[0]")).map(Prompt::Ids),
+        [Value::String(_) | Value::Array(_), ..] => several(),
+        ids => read_ids(ids, &path).map(Prompt::Ids),
+    }
+}
+
+fn read_ids(ids: &[Value], path: &str) -> Result<Vec<u32>, ApiError> {
+    let read = |(i, value): (usize, &Value)| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| wrong_type(format!("{path}[{i}]"), "a token id", value))
+    };
+    ids.iter().enumerate().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use serde_json::json;
+
+    fn prompt(prompt: Value) -> Result<Prompt, ApiError> {
+        let body = json!({ "prompt": prompt }).to_string();
+        Asked::read(Endpoint::Completion, body.as_bytes(), &Limits::default())
+            .map(|asked| asked.prompt)
+    }
+
+    #[test]
+    fn a_prompt_is_text_or_ids() {
+        let hello = || Prompt::Text("hello".into());
+        assert_eq!(prompt(json!("hello")).unwrap(), hello());
+        assert_eq!(prompt(json!(["hello"])).unwrap(), hello());
+        assert_eq!(prompt(json!([1, 2])).unwrap(), Prompt::Ids(vec![1, 2]));
+        assert_eq!(prompt(json!([[1, 2]])).unwrap(), Prompt::Ids(vec![1, 2]));
+    }
+
+    #[test]
+    fn several_prompts_are_refused_by_name() {
+        for several in [json!(["a", "b"]), json!([[1], [2]])] {
+            let error = prompt(several).unwrap_err();
+            assert_eq!(
+                (error.code(), error.param()),
+                ("unsupported", Some("prompt"))
+            );
+        }
+    }
+
+    #[test]
+    fn a_bad_id_is_named_by_its_place() {
+        for (value, param) in [
+            (json!([1, "a"]), "prompt[1]"),
+            (json!([1, -1]), "prompt[1]"),
+            (json!([1, 2, 3.5]), "prompt[2]"),
+            (json!([[1, 1_u64 << 32]]), "prompt[0][1]"),
+            (json!([]), "prompt"),
+            (json!({}), "prompt"),
+            (json!(null), "prompt"),
+        ] {
+            assert_eq!(prompt(value).unwrap_err().param(), Some(param));
+        }
+    }
+
+    fn schedule(body: Value, context_max: u32) -> Result<sched::Request, ApiError> {
+        let text = Text::byte_level();
+        let body = body.to_string();
+        let asked = Asked::read(Endpoint::Completion, body.as_bytes(), &Limits::default())?;
+        asked.schedule(asked.encode(&text)?, context_max, &text)
+    }
+
+    #[test]
+    fn the_reply_is_bounded_by_the_context() {
+        let max = |body| schedule(body, 10).map(|request| request.max_tokens);
+        assert_eq!(max(json!({"prompt": [1, 2, 3]})).unwrap(), 7);
+        assert_eq!(
+            max(json!({"prompt": [1, 2, 3], "max_tokens": 5})).unwrap(),
+            5
+        );
+        assert_eq!(
+            max(json!({"prompt": [1, 2, 3], "max_tokens": 50})).unwrap(),
+            7
+        );
+        let error = max(json!({"prompt": vec![1; 10]})).unwrap_err();
+        assert_eq!(error.code(), "context_length_exceeded");
+    }
+
+    #[test]
+    fn ids_outside_the_vocabulary_and_empty_prompts_are_refused() {
+        let vocab = Text::byte_level().vocab();
+        let error = schedule(json!({"prompt": [1, vocab]}), 10).unwrap_err();
+        assert_eq!(error.param(), Some("prompt[1]"));
+        assert_eq!(
+            schedule(json!({"prompt": ""}), 10).unwrap_err().param(),
+            Some("prompt")
+        );
+    }
+
+    #[test]
+    fn ignore_eos_leaves_no_stop_token() {
+        let stops = |ignore| {
+            let body = json!({"prompt": "a", "ignore_eos": ignore});
+            schedule(body, 10).unwrap().stop_tokens
+        };
+        assert!(!stops(false).is_empty());
+        assert!(stops(true).is_empty());
+    }
+
+    #[test]
+    fn an_absent_seed_follows_from_the_prompt_alone() {
+        let seed = |body| schedule(body, 10).unwrap().sampling.seed;
+        assert_eq!(
+            seed(json!({"prompt": [1, 2]})),
+            seed(json!({"prompt": [1, 2], "top_k": 3}))
+        );
+        assert_ne!(
+            seed(json!({"prompt": [1, 2]})),
+            seed(json!({"prompt": [1, 3]}))
+        );
+        assert_eq!(seed(json!({"prompt": [1], "seed": 9})), 9);
+    }
+}

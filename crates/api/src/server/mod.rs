@@ -1,0 +1,160 @@
+//! The HTTP server: connections in, requests to the ring's handle, replies out.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use ring::head::Handle;
+use text::Text;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{ApiError, Limits};
+
+mod answer;
+mod connection;
+mod events;
+mod routes;
+mod source;
+mod unstalled;
+
+/// What is served, and within which limits.
+#[derive(Clone)]
+pub struct App {
+    /// Rank 0.
+    pub handle: Handle,
+    /// Tokenizer and template of the model.
+    pub text: Arc<Text>,
+    /// The model's name in `/v1/models`.
+    pub model_name: String,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl App {
+    /// With the default limits.
+    pub fn new(handle: Handle, text: Arc<Text>, model_name: impl Into<String>) -> Self {
+        Self {
+            handle,
+            text,
+            model_name: model_name.into(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Why the server ended other than by its shutdown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The listener takes no connection any more.
+    #[error("the listener failed: {0}")]
+    Listener(std::io::Error),
+}
+
+/// Where the server's life stands; only ever moves on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Requests are taken.
+    Serving,
+    /// New requests are refused; running replies go on.
+    Draining,
+    /// Running replies end with an error.
+    Halted,
+    /// Connections close after the bytes that are due.
+    Closing,
+}
+
+/// Waits until the server's life is as far as `phase`.
+async fn reached(receiver: &mut watch::Receiver<Phase>, phase: Phase) {
+    // The sender lives in `Shared`; its end is an end too.
+    let _ = receiver.wait_for(|&now| now >= phase).await;
+}
+
+/// What every connection sees.
+struct Shared {
+    app: App,
+    started: Instant,
+    /// Part of each reply's id.
+    started_ns: u128,
+    phase: watch::Sender<Phase>,
+    active: watch::Sender<u32>,
+    tokenising: Arc<Semaphore>,
+}
+
+impl Shared {
+    fn new(app: App) -> Self {
+        Self {
+            started: Instant::now(),
+            started_ns: since_epoch().as_nanos(),
+            phase: watch::Sender::new(Phase::Serving),
+            active: watch::Sender::new(0),
+            tokenising: Arc::new(Semaphore::new(app.limits.tokenising_max)),
+            app,
+        }
+    }
+
+    /// Counts a reply in, unless the server shuts down or the ring can't take it.
+    fn begin(self: &Arc<Self>) -> Result<Work, ApiError> {
+        if *self.phase.borrow() >= Phase::Draining {
+            return Err(ApiError::Draining);
+        }
+        if let Some(refusal) = ApiError::of_state(self.app.handle.state()) {
+            return Err(refusal);
+        }
+        self.active.send_modify(|n| *n += 1);
+        Ok(Work(self.clone()))
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+    }
+}
+
+fn since_epoch() -> std::time::Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// One reply in the making; the drain waits until all are dropped.
+struct Work(Arc<Shared>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.0.active.send_modify(|n| *n -= 1);
+    }
+}
+
+/// Serves `app` on `listener` until `shutdown` completes, then drains.
+///
+/// While it drains, new requests get a 503 and running replies go on, for
+/// [`Limits::drain_timeout_ms`] at most; what still runs then ends with an error. Returns when
+/// every connection is closed.
+pub async fn serve(
+    listener: TcpListener,
+    app: App,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let limits = app.limits;
+    let shared = Arc::new(Shared::new(app));
+    let mut door = connection::Door::new(listener, shared.clone());
+    door.admit_until(shutdown).await?;
+
+    tracing::info!("draining: new requests are refused, running replies go on");
+    shared.enter(Phase::Draining);
+    shared.app.handle.drain();
+    let mut active = shared.active.subscribe();
+    let finished = async {
+        let _ = active.wait_for(|&n| n == 0).await;
+    };
+    let deadline = async {
+        let _ = tokio::time::timeout(limits.drain_timeout(), finished).await;
+    };
+    door.admit_until(deadline).await?;
+
+    shared.enter(Phase::Halted);
+    let _ = tokio::time::timeout(limits.flush_timeout(), active.wait_for(|&n| n == 0)).await;
+    shared.enter(Phase::Closing);
+    door.close(limits.flush_timeout()).await;
+    Ok(())
+}

@@ -1,0 +1,137 @@
+"""The PyPI openai client, unmodified, against the scripted server: openai_client.py BASE_URL."""
+
+import sys
+
+import openai
+from openai import OpenAI
+
+client = OpenAI(base_url=sys.argv[1], api_key="unused", max_retries=0)
+MODEL = "org/fake"
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def raises(kind, call):
+    try:
+        call()
+    except kind as error:
+        assert type(error) is kind, f"{type(error)} is not {kind}"
+        return error
+    raise AssertionError(f"{kind} was not raised")
+
+
+def chat(text, **more):
+    return client.chat.completions.create(model=MODEL, messages=user(text), **more)
+
+
+def test_models():
+    models = client.models.list()
+    assert [m.id for m in models] == [MODEL], models
+    assert client.models.retrieve(MODEL).object == "model"
+    raises(openai.NotFoundError, lambda: client.models.retrieve("other"))
+
+
+def test_chat():
+    reply = chat("[[say:grüß dich 🦀]]", temperature=0, seed=1, max_completion_tokens=50)
+    choice = reply.choices[0]
+    assert choice.message.content == "grüß dich 🦀" and choice.message.role == "assistant"
+    assert choice.finish_reason == "stop"
+    usage = reply.usage
+    assert usage.completion_tokens == len("grüß dich 🦀".encode())
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert reply.object == "chat.completion" and reply.model == MODEL
+
+
+def test_chat_stream():
+    stream = chat("[[say:aé🦀 STOP b]]", stream=True, stop=["STOP"],
+                  stream_options={"include_usage": True})
+    chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == "aé🦀 ", text
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 12
+    assert all(c.usage is None for c in chunks[:-1])
+
+
+def test_stream_helper():
+    with client.chat.completions.stream(model=MODEL, messages=user("[[say:abc]]")) as stream:
+        text = "".join(e.delta for e in stream if e.type == "content.delta")
+        final = stream.get_final_completion()
+    assert text == "abc" == final.choices[0].message.content
+    assert final.choices[0].finish_reason == "stop"
+
+
+def test_completions():
+    ids = list("[[say:xyz]]".encode())
+    ask = dict(model=MODEL, prompt=ids, extra_body={"return_token_ids": True})
+    reply = client.completions.create(**ask)
+    assert reply.choices[0].text == "xyz"
+    assert reply.choices[0].token_ids == list(b"xyz")
+    assert reply.usage.prompt_tokens == len(ids)
+    pieces = [c.choices[0] for c in client.completions.create(stream=True, **ask)]
+    assert "".join(p.text for p in pieces) == "xyz"
+    assert sum((p.token_ids for p in pieces), []) == list(b"xyz")
+    assert client.completions.create(model=MODEL, prompt="[[say:q]]").choices[0].text == "q"
+
+
+def test_token_ids_of_chats():
+    reply = chat("[[say:é]]", extra_body={"return_token_ids": True, "ignore_eos": True, "top_k": 4})
+    assert reply.choices[0].token_ids == list("é".encode())
+
+
+def test_bad_requests():
+    error = raises(openai.BadRequestError, lambda: chat("hi", temperature=3))
+    assert (error.param, error.code) == ("temperature", "invalid_value"), error
+    error = raises(openai.BadRequestError, lambda: chat("hi", n=2))
+    assert (error.param, error.code) == ("n", "unsupported"), error
+    image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
+    error = raises(openai.BadRequestError, lambda: chat(image))
+    assert error.param == "messages[0].content[0]", error
+    error = raises(openai.BadRequestError, lambda: chat("x" * 200_000))
+    assert (error.param, error.code) == ("messages", "context_length_exceeded"), error
+
+
+def test_refusals():
+    error = raises(openai.RateLimitError, lambda: chat("[[queue]]"))
+    assert error.response.headers["retry-after"] == "5"
+    for order in ("[[away]]", "[[break:0]]"):
+        for stream in (False, True):
+            error = raises(openai.InternalServerError, lambda: chat(order, stream=stream))
+            assert error.status_code == 503 and "rank 1" in error.message
+            assert "retry-after" in error.response.headers
+
+
+def test_failure_after_tokens():
+    seen = []
+
+    def read():
+        for chunk in chat("[[break:3]]", stream=True):
+            seen.append(chunk.choices[0])
+
+    error = raises(openai.APIError, read)
+    assert "rank 1 closed its link" in error.message, error
+    assert "".join(c.delta.content for c in seen) == "xxx"
+    assert all(c.finish_reason is None for c in seen)
+
+
+def test_retries():
+    patient = client.with_options(max_retries=1)
+    raises(openai.RateLimitError,
+           lambda: patient.chat.completions.create(model=MODEL, messages=user("[[queue]]")))
+
+
+def test_leaving_a_stream():
+    stream = chat("[[endless]]", stream=True)
+    for _ in zip(range(5), stream):
+        pass
+    stream.close()
+
+
+tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
+for name, test in tests:
+    test()
+    print(f"ok {name}")
+print(f"openai {openai.__version__}: {len(tests)} passed")
