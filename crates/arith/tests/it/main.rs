@@ -1,0 +1,45 @@
+//! The reference against two others: exact rationals (by bytes) and plain f64 (by tolerance).
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+extern crate baton_arith as arith;
+
+mod fidelity;
+mod golden;
+
+/// splitmix64, the source of inputs here and in `golden/arith/make.py`.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// Evenly in [-1, 1), a multiple of 2^-23.
+    fn unit(&mut self) -> f32 {
+        ((self.next() >> 40) as f32 - 8_388_608.0) / 8_388_608.0
+    }
+
+    fn units(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+
+    /// A stored row of a block format with scales and offsets of 2^-7 to 2^-2.
+    fn row_bytes(&mut self, format: arith::format::Format, cols: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for _ in 0..cols / format.block_values() {
+            let end = bytes.len() + format.block_bytes();
+            for _ in 0..1 + usize::from(format.has_offset()) {
+                let x = self.next();
+                let half = (x & 0x83ff) as u16 | ((8 + (x >> 16) % 6) << 10) as u16;
+                bytes.extend(half.to_le_bytes());
+            }
+            while bytes.len() < end {
+                bytes.push(self.next() as u8);
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,334 @@
+"""Writes cases.txt: ops of docs/arithmetic.md computed in exact rationals, rounded where the page
+rounds. Shares no code with the Rust reference. Run: python3 golden/arith/make.py"""
+
+import math
+import struct
+from fractions import Fraction as F
+from pathlib import Path
+
+MASK = (1 << 64) - 1
+
+
+def mix(x):
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+class Noise:
+    def __init__(self, seed):
+        self.state = seed
+
+    def next(self):
+        self.state = (self.state + 0x9E3779B97F4A7C15) & MASK
+        return mix(self.state)
+
+    def unit(self):
+        return F((self.next() >> 40) - (1 << 23), 1 << 23)
+
+    def units(self, n):
+        return [self.unit() for _ in range(n)]
+
+
+def half_even(x):
+    low = math.floor(x)
+    rest = x - low
+    return low + (rest > F(1, 2) or (rest == F(1, 2) and low % 2 == 1))
+
+
+def r32(x):
+    """To binary32, nearest even; no subnormals, no overflow."""
+    x = F(x)
+    if x == 0:
+        return x
+    e = math.floor(math.log2(abs(x.numerator)) - math.log2(x.denominator))
+    while F(2) ** (e + 1) <= abs(x):
+        e += 1
+    while F(2) ** e > abs(x):
+        e -= 1
+    assert -126 <= e < 127, e
+    unit = F(2) ** (e - 23)
+    return half_even(x / unit) * unit
+
+
+def bits(x):
+    return "%08x" % struct.unpack("<I", struct.pack("<f", float(x)))[0]
+
+
+def from_bits(u):
+    return F(struct.unpack("<f", struct.pack("<I", u))[0])
+
+
+def fma(a, b, c):
+    return r32(a * b + c)
+
+
+def z(x, below=-36):
+    return F(0) if abs(x) < F(2) ** below else x
+
+
+def sqrt32(x):
+    guess = r32(F(math.sqrt(x)))
+    unit = F(2) ** (math.floor(math.log2(guess)) - 23)
+    low = guess - unit if guess * guess > x else guess
+    middle = low + unit / 2  # never a tie: a square root of a binary32 has no 25-bit value
+    return low + unit if x > middle * middle else low
+
+
+# Section 2 and 3
+
+
+def slices(k):
+    return [(i, min(i + 256, k)) for i in range(0, k, 256)]
+
+
+def quantise(x):
+    q, d = [], []
+    for a, b in slices(len(x)):
+        amax = max(abs(v) for v in x[a:b])
+        if amax < F(2) ** -30:
+            q += [0] * (b - a)
+            d.append(F(0))
+            continue
+        inv = r32(F(32639) / amax)
+        q += [max(-32639, min(32639, half_even(r32(v * inv)))) for v in x[a:b]]
+        d.append(r32(amax / 32639))
+    return q, d
+
+
+def grouped(k, step):
+    parts = slices(k)
+    count = len(parts)
+    g = []
+    for group in range(8):
+        total = F(0)
+        for s in range(-(-group * count // 8), -(-(group + 1) * count // 8)):
+            total = step(total, s, *parts[s])
+        g.append(total)
+    pair = [r32(g[i] + g[i + 1]) for i in (0, 2, 4, 6)]
+    return z(r32(r32(pair[0] + pair[1]) + r32(pair[2] + pair[3])))
+
+
+def half(u):
+    if (u >> 10) & 31 == 0:
+        return F(0)
+    value = F(1024 + (u & 1023), 1024) * F(2) ** (((u >> 10) & 31) - 15)
+    return z(-value if u >> 15 else value, -30)
+
+
+def block(kind, data):
+    a = half(data[0] | data[1] << 8)
+    if kind == "Q8_0":
+        return a, None, [b - 256 if b > 127 else b for b in data[2:34]]
+    at = 4 if kind == "Q4_1" else 2
+    codes = [b & 15 for b in data[at : at + 16]] + [b >> 4 for b in data[at : at + 16]]
+    if kind == "Q4_1":
+        return a, half(data[2] | data[3] << 8), codes
+    return a, None, [c - 8 for c in codes]
+
+
+BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
+
+
+def row_bytes(noise, kind, cols):
+    data = []
+    for _ in range(cols // 32):
+        halves = 2 if kind == "Q4_1" else 1
+        for _ in range(halves):
+            x = noise.next()
+            u = (x & 0x83FF) | (8 + (x >> 16) % 6) << 10
+            data += [u & 255, u >> 8]
+        data += [noise.next() & 255 for _ in range(BYTES[kind] - 2 * halves)]
+    return data
+
+
+def linear_block(kind, data, x):
+    q, d = quantise(x)
+    size = BYTES[kind]
+
+    def step(total, s, a, b):
+        acc = F(0)
+        for at in range(a, b, 32):
+            scale, offset, w = block(kind, data[at // 32 * size : (at // 32 + 1) * size])
+            acc = fma(r32(sum(p * r for p, r in zip(w, q[at : at + 32]))), scale, acc)
+            if offset is not None:
+                acc = fma(r32(sum(q[at : at + 32])), offset, acc)
+        return fma(acc, d[s], total)
+
+    return grouped(len(x), step)
+
+
+def linear_float(w, x):
+    def step(total, _, a, b):
+        acc = F(0)
+        for i in range(a, b):
+            acc = fma(z(w[i]), x[i], acc)
+        return r32(total + acc)
+
+    return grouped(len(x), step)
+
+
+# Section 4
+
+
+def fold(lanes):
+    width = 16
+    while width:
+        for j in range(width):
+            lanes[j] = r32(lanes[j] + lanes[j + width])
+        width //= 2
+    return lanes[0]
+
+
+def rms_norm(x, w, eps):
+    lanes = [F(0)] * 32
+    for i, v in enumerate(x):
+        lanes[i % 32] = fma(v, v, lanes[i % 32])
+    r = r32(1 / sqrt32(fma(fold(lanes), r32(F(1, len(x))), eps)))
+    return [z(r32(r32(v * r) * u)) for v, u in zip(x, w)]
+
+
+def rope(x, dims, theta, position, adjacent):
+    out = list(x)
+    for i in range(dims // 2):
+        angle = position * math.pow(theta, -2.0 * i / dims)
+        cos, sin = r32(F(math.cos(angle))), r32(F(math.sin(angle)))
+        a, b = (2 * i, 2 * i + 1) if adjacent else (i, i + dims // 2)
+        out[a] = z(fma(x[a], cos, -r32(x[b] * sin)))
+        out[b] = z(fma(x[b], cos, r32(x[a] * sin)))
+    return out
+
+
+def tile(q, k, v, scale):
+    s = []
+    for key in k:
+        total = F(0)
+        for a, b in zip(q, key):
+            total = fma(a, b, total)
+        s.append(r32(total * scale))
+    m = max(s)
+    p = [exp(r32(x - m)) for x in s]
+    lanes = [F(0)] * 32
+    for i, x in enumerate(p):
+        lanes[i % 32] = r32(lanes[i % 32] + x)
+    o = [F(0)] * len(q)
+    for x, value in zip(p, v):
+        o = [fma(x, u, t) for u, t in zip(value, o)]
+    return m, fold(lanes), [z(x) for x in o]
+
+
+def merge(one, two):
+    m = max(one[0], two[0])
+    f1, f2 = exp(r32(one[0] - m)), exp(r32(two[0] - m))
+    o = [fma(a, f1, r32(b * f2)) for a, b in zip(one[2], two[2])]
+    return m, fma(one[1], f1, r32(two[1] * f2)), o
+
+
+def attend(q, k, v):
+    scale = r32(F(1.0 / math.sqrt(len(q))))
+    whole = None
+    for c in range(0, len(k), 512):
+        part = None
+        for t in range(c, min(c + 512, len(k)), 64):
+            end = min(t + 64, len(k))
+            one = tile(q, k[t:end], v[t:end], scale)
+            part = merge(part, one) if part else one
+        whole = merge(whole, part) if whole else part
+    r = r32(1 / whole[1])
+    return [z(r32(x * r)) for x in whole[2]]
+
+
+# Section 5
+
+LOG2E, LN2_HI, LN2_LO = map(from_bits, (0x3FB8AA3B, 0x3F317218, 0xB102E308))
+EXP = [F(1), F(1)] + [from_bits(u) for u in (0x3EFFFFFE, 0x3E2AAA49, 0x3D2AAC57, 0x3C091CC0, 0x3AB527B9)]
+LOG1P = [
+    from_bits(u)
+    for u in (0xBF000000, 0x3EAAAAD2, 0xBE800023, 0x3E4CB4BD, 0xBE2A7714, 0x3E1441DF, 0xBE06CCA1, 0x3DD66B94, 0xBD38D103)
+]
+
+
+def horner(c, x):
+    total = c[-1]
+    for a in reversed(c[:-1]):
+        total = fma(total, x, a)
+    return total
+
+
+def exp(x):
+    if x < -40:
+        return F(0)
+    x = min(x, F(60))
+    n = half_even(r32(x * LOG2E))
+    r = fma(n, -LN2_LO, fma(n, -LN2_HI, x))
+    return horner(EXP, r) * F(2) ** n
+
+
+def log1p(x):
+    u = int(bits(r32(1 + x)), 16)
+    k = (u - 0x3F400000) >> 23
+    s = F(2) ** -k
+    f = fma(x, s, r32(s - 1))
+    return fma(k, LN2_HI, fma(r32(f * f), horner(LOG1P, f), f))
+
+
+def sigmoid(x):
+    return r32(1 / r32(1 + exp(-x)))
+
+
+def silu(x):
+    return F(0) if x < -40 else r32(x * sigmoid(x))
+
+
+def softplus(x):
+    return x if x > 20 else log1p(exp(x))
+
+
+# Section 7
+
+
+def noise(seed, position, token):
+    x = mix((seed + 0x9E3779B97F4A7C15) & MASK)
+    x = mix(x ^ (position * 0xD1B54A32D192ED03 & MASK))
+    x = mix(x ^ token)
+    return -math.log(-math.log((x >> 11) * 2.0**-53 + 2.0**-54))
+
+
+def main():
+    lines = []
+
+    def case(name, values):
+        lines.append(" ".join([name] + [v if isinstance(v, str) else bits(v) for v in values]))
+
+    g = Noise(1)
+    q, d = quantise(g.units(300))
+    case("a16", ["%04x" % (v & 0xFFFF) for v in q] + [bits(v) for v in d])
+    for kind in ("Q4_0", "Q4_1", "Q8_0"):
+        g = Noise(2)
+        x = g.units(2336)
+        case(kind, [linear_block(kind, row_bytes(g, kind, 2336), x) for _ in range(4)])
+    g = Noise(3)
+    x = g.units(2100)
+    case("F32", [linear_float(g.units(2100), x) for _ in range(4)])
+    g = Noise(4)
+    case("rms_norm", rms_norm(g.units(77), g.units(77), r32(F(1, 100000))))
+    g = Noise(5)
+    x = g.units(12)
+    case("rope_adjacent", rope(x, 10, 1e5, 777, True))
+    case("rope_halves", rope(x, 10, 1e5, 777, False))
+    g = Noise(6)
+    query = [8 * v for v in g.units(8)]
+    keys = [g.units(8) for _ in range(700)]
+    values = [g.units(8) for _ in range(700)]
+    case("attend", attend(query, keys, values))
+    g = Noise(7)
+    points = [r32(40 * v) for v in g.units(40)]
+    for f in (exp, sigmoid, silu, softplus):
+        case(f.__name__, [f(v) for v in points])
+    case("log1p", [log1p(abs(v)) for v in points])
+    drawn = [noise(s, p, t) for s, p, t in ((0, 0, 0), (1, 2, 3), (MASK, 4095, 49151), (42, 7, 2))]
+    case("noise", ["%.15e" % v for v in drawn])
+    Path(__file__).with_name("cases.txt").write_text("\n".join(lines) + "\n")
+
+
+main()
