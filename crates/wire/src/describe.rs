@@ -226,15 +226,7 @@ impl Describe {
         if hidden == 0 || planes == 0 {
             return Err(WireError::BadValue(take.fault("hidden", "1 or more", 0)));
         }
-        let row_dtype = match take.u8("row_dtype")? {
-            1 => RowDtype::F32,
-            other => return Err(WireError::BadValue(take.fault("row_dtype", 1, other))),
-        };
-        let kv = match take.u8("kv")? {
-            1 => KvDtype::F16,
-            2 => KvDtype::F32,
-            other => return Err(WireError::BadValue(take.fault("kv", "1 or 2", other))),
-        };
+        let (row_dtype, kv) = take_dtypes(&mut take)?;
         let has_ends = match take.u8("ends")? {
             0 => false,
             1 => true,
@@ -282,6 +274,19 @@ impl Describe {
             layer_us,
         })
     }
+}
+
+fn take_dtypes(take: &mut Take<'_>) -> Result<(RowDtype, KvDtype), WireError> {
+    let row = match take.u8("row_dtype")? {
+        1 => RowDtype::F32,
+        other => return Err(WireError::BadValue(take.fault("row_dtype", 1, other))),
+    };
+    let kv = match take.u8("kv")? {
+        1 => KvDtype::F16,
+        2 => KvDtype::F32,
+        other => return Err(WireError::BadValue(take.fault("kv", "1 or 2", other))),
+    };
+    Ok((row, kv))
 }
 
 fn take_taps(take: &mut Take<'_>, count: u32, range: &Range<u32>) -> Result<Vec<u32>, WireError> {

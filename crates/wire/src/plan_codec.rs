@@ -101,24 +101,7 @@ impl Plan {
         let keeps = (0..keeps)
             .map(|_| Keep::take_from(&mut take))
             .collect::<Result<_, _>>()?;
-        for entry in &mut entries {
-            let (rows, Some(parents)) = (entry.rows as usize, &mut entry.parents) else {
-                continue;
-            };
-            take.fits("parents", rows.saturating_mul(2))?;
-            *parents = (0..rows)
-                .map(|_| take.u16("parents"))
-                .collect::<Result<_, _>>()?;
-        }
-        for entry in &mut entries {
-            let (rows, Some(tokens)) = (entry.rows as usize, &mut entry.tokens) else {
-                continue;
-            };
-            take.fits("tokens", rows.saturating_mul(4))?;
-            *tokens = (0..rows)
-                .map(|_| take.u32("tokens"))
-                .collect::<Result<_, _>>()?;
-        }
+        take_windows(&mut take, &mut entries)?;
         take.end()?;
         let plan = Self {
             mode,
@@ -189,6 +172,10 @@ impl Plan {
                 return Err(WireError::TooLarge(Fault::new(field, expected, found)));
             }
         }
+        self.check_cuts(rows)
+    }
+
+    fn check_cuts(&self, rows: u64) -> Result<(), WireError> {
         let mut last = 0;
         for &cut in &self.cuts {
             if cut <= last || u64::from(cut) >= rows {
@@ -217,6 +204,29 @@ impl Plan {
             + KEEP_BYTES * self.keeps.len()
             + rows.sum::<usize>()
     }
+}
+
+/// Reads parents, then token ids, of the windows whose flags announce them.
+fn take_windows(take: &mut Take<'_>, entries: &mut [Entry]) -> Result<(), WireError> {
+    for entry in entries.iter_mut() {
+        let (rows, Some(parents)) = (entry.rows as usize, &mut entry.parents) else {
+            continue;
+        };
+        take.fits("parents", rows.saturating_mul(2))?;
+        *parents = (0..rows)
+            .map(|_| take.u16("parents"))
+            .collect::<Result<_, _>>()?;
+    }
+    for entry in entries.iter_mut() {
+        let (rows, Some(tokens)) = (entry.rows as usize, &mut entry.tokens) else {
+            continue;
+        };
+        take.fits("tokens", rows.saturating_mul(4))?;
+        *tokens = (0..rows)
+            .map(|_| take.u32("tokens"))
+            .collect::<Result<_, _>>()?;
+    }
+    Ok(())
 }
 
 impl Entry {

@@ -53,6 +53,24 @@ impl Cases {
         self.add(name, Some(error), about, bytes.into());
     }
 
+    /// Bad files that differ from `good` in a few bytes; a line a file:
+    /// `name | error | about | offset after base | bytes in hexadecimal`.
+    pub fn pokes(&mut self, good: &[u8], base: usize, table: &'static str) {
+        for line in table.lines().filter(|line| !line.trim().is_empty()) {
+            let columns: Vec<&'static str> = line.split('|').map(str::trim).collect();
+            let [name, error, about, at, new] = columns[..] else {
+                panic!("{line}")
+            };
+            let at = base + at.parse::<usize>().unwrap();
+            self.bad(
+                name,
+                error,
+                about,
+                poke(good, at, &crate::golden::from_hex(new)),
+            );
+        }
+    }
+
     fn add(
         &mut self,
         name: &str,
@@ -129,11 +147,12 @@ fn preambles() -> Vec<Case> {
         "a browser that took the wrong door",
         *b"GET / HT",
     );
-    cases.bad(
-        "other_version",
-        "OtherVersion",
-        "version 2",
-        poke(&good, 4, &[2]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        other_version | OtherVersion | version 2 | 4 | 02
+    ",
     );
     cases.bad(
         "other_cipher",
@@ -141,17 +160,13 @@ fn preambles() -> Vec<Case> {
         "AESGCM against our ChaChaPoly",
         preamble::encode(Cipher::AesGcm),
     );
-    cases.bad(
-        "no_cipher",
-        "OtherCipher",
-        "cipher 9 does not exist",
-        poke(&good, 6, &[9]),
-    );
-    cases.bad(
-        "bad_reserved",
-        "BadReserved",
-        "the last byte is 1",
-        poke(&good, 7, &[1]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        no_cipher    | OtherCipher | cipher 9 does not exist | 6 | 09
+        bad_reserved | BadReserved | the last byte is 1      | 7 | 01
+    ",
     );
     cases.list
 }
@@ -174,43 +189,19 @@ fn hellos() -> Vec<Case> {
         "rank 0 of 1, record bodies in clear",
         alone.encode().unwrap(),
     );
-    cases.bad(
-        "rank_past_world",
-        "BadRank",
-        "rank 3 of 3",
-        poke(&good, 0, &[3]),
-    );
-    cases.bad("no_world", "BadRank", "a world of 0", poke(&good, 4, &[0]));
-    cases.bad(
-        "world_65",
-        "BadRank",
-        "a world of 65",
-        poke(&good, 4, &[65]),
-    );
-    cases.bad("no_role", "BadValue", "role 3", poke(&good, 8, &[3]));
-    cases.bad(
-        "no_encryption",
-        "BadValue",
-        "encryption 0",
-        poke(&good, 9, &[0]),
-    );
-    cases.bad(
-        "refusal",
-        "BadValue",
-        "message 1 may not refuse",
-        poke(&good, 10, &[2]),
-    );
-    cases.bad(
-        "bad_reserved",
-        "BadReserved",
-        "byte 11 is 1",
-        poke(&good, 11, &[1]),
-    );
-    cases.bad(
-        "text",
-        "TooLarge",
-        "texts without a refusal",
-        poke(&good, 12, &[1]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        rank_past_world | BadRank     | rank 3 of 3              | 0  | 03
+        no_world        | BadRank     | a world of 0             | 4  | 00
+        world_65        | BadRank     | a world of 65            | 4  | 41
+        no_role         | BadValue    | role 3                   | 8  | 03
+        no_encryption   | BadValue    | encryption 0             | 9  | 00
+        refusal         | BadValue    | message 1 may not refuse | 10 | 02
+        bad_reserved    | BadReserved | byte 11 is 1             | 11 | 01
+        text            | TooLarge    | texts without a refusal  | 12 | 01
+    ",
     );
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
     cases.bad(
@@ -283,23 +274,14 @@ fn answers() -> Vec<Case> {
         found: "4".into(),
     };
     let good = answer(Some(refusal));
-    cases.bad(
-        "no_refusal",
-        "BadValue",
-        "refusal 6 does not exist",
-        poke(&good, 10, &[6]),
-    );
-    cases.bad(
-        "long_text",
-        "TooLarge",
-        "a text of 65 bytes",
-        poke(&good, 12, &[65]),
-    );
-    cases.bad(
-        "bad_text",
-        "BadText",
-        "`expected` is not UTF-8",
-        poke(&good, 56, &[0xff]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        no_refusal | BadValue | refusal 6 does not exist | 10 | 06
+        long_text  | TooLarge | a text of 65 bytes       | 12 | 41
+        bad_text   | BadText  | `expected` is not UTF-8  | 56 | ff
+    ",
     );
     cases.bad(
         "truncated",
@@ -374,25 +356,22 @@ fn bad_frames() -> Vec<Case> {
         "text",
         *b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
     );
-    cases.bad(
-        "other_version",
-        "OtherVersion",
-        "version 2",
-        poke(&plan, 4, &[2]),
+    cases.pokes(
+        &plan,
+        0,
+        "
+        other_version | OtherVersion | version 2               | 4  | 02
+        kind_0        | OtherKind    | kind 0                  | 6  | 00
+        kind_7        | OtherKind    | kind 7                  | 6  | 07
+        plan_more     | BadFlags     | only rows come in parts | 20 | 01
+    ",
     );
-    cases.bad("kind_0", "OtherKind", "kind 0", poke(&plan, 6, &[0]));
-    cases.bad("kind_7", "OtherKind", "kind 7", poke(&plan, 6, &[7]));
-    cases.bad(
-        "plan_more",
-        "BadFlags",
-        "only rows come in parts",
-        poke(&plan, 20, &[1]),
-    );
-    cases.bad(
-        "rows_flag_1",
-        "BadFlags",
-        "flag bit 1",
-        poke(&rows, 20, &[2]),
+    cases.pokes(
+        &rows,
+        0,
+        "
+        rows_flag_1 | BadFlags | flag bit 1 | 20 | 02
+    ",
     );
     let mib_1 = (1u64 << 20) + 1;
     cases.bad(
@@ -407,53 +386,55 @@ fn bad_frames() -> Vec<Case> {
         "a part likewise",
         poke(&rows, 24, &mib_1.to_le_bytes()),
     );
-    cases.bad(
-        "endless",
-        "TooLarge",
-        "2^64-1 bytes",
-        poke(&rows, 24, &[0xff; 8]),
+    cases.pokes(
+        &rows,
+        0,
+        "
+        endless | TooLarge | 2^64-1 bytes | 24 | ffffffffffffffff
+    ",
     );
-    cases.bad(
-        "beat_large",
-        "TooLarge",
-        "a beat of 33 bytes",
-        poke(&beat, 24, &[33]),
+    cases.pokes(
+        &beat,
+        0,
+        "
+        beat_large | TooLarge | a beat of 33 bytes | 24 | 21
+    ",
     );
-    cases.bad(
-        "plan_round_0",
-        "OutOfTurn",
-        "plans belong to a round",
-        poke(&plan, 8, &[0]),
+    cases.pokes(
+        &plan,
+        0,
+        "
+        plan_round_0 | OutOfTurn | plans belong to a round | 8 | 00
+    ",
     );
-    cases.bad(
-        "beat_round_1",
-        "OutOfTurn",
-        "beats do not",
-        poke(&beat, 8, &[1]),
+    cases.pokes(
+        &beat,
+        0,
+        "
+        beat_round_1 | OutOfTurn | beats do not | 8 | 01
+    ",
     );
-    cases.bad(
-        "rows_0",
-        "OtherRows",
-        "a hop of 0 rows sends no frame",
-        poke(&rows, 16, &[0]),
+    cases.pokes(
+        &rows,
+        0,
+        "
+        rows_0 | OtherRows | a hop of 0 rows sends no frame | 16 | 00
+    ",
     );
-    cases.bad(
-        "plan_rows",
-        "OtherRows",
-        "a plan has no rows",
-        poke(&plan, 16, &[1]),
+    cases.pokes(
+        &plan,
+        0,
+        "
+        plan_rows | OtherRows | a plan has no rows | 16 | 01
+    ",
     );
-    cases.bad(
-        "rows_empty",
-        "OtherRows",
-        "an empty part",
-        poke(&rows, 24, &[0]),
-    );
-    cases.bad(
-        "rows_uneven",
-        "OtherRows",
-        "24 bytes are not 5 rows",
-        poke(&rows, 16, &[5]),
+    cases.pokes(
+        &rows,
+        0,
+        "
+        rows_empty  | OtherRows | an empty part           | 24 | 00
+        rows_uneven | OtherRows | 24 bytes are not 5 rows | 16 | 05
+    ",
     );
     cases.bad("short_header", "Truncated", "31 bytes", rows[..31].to_vec());
     cases.bad(
@@ -595,11 +576,12 @@ fn beats() -> Vec<Case> {
         ..beat()
     };
     cases.good("idle", "rank 1 waits", idle.encode());
-    cases.bad(
-        "bad_reserved",
-        "BadReserved",
-        "byte 4 is 1",
-        poke(&good, 4, &[1]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        bad_reserved | BadReserved | byte 4 is 1 | 4 | 01
+    ",
     );
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
     cases.bad(

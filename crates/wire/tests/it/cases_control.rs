@@ -5,7 +5,7 @@ use arith::base::Rank;
 use wire::control::{Agree, Describe, Fields, Message, Ready, Shapes};
 use wire::describe::{Ends, RowDtype};
 
-use crate::cases::{Case, Cases, cut, grow, poke};
+use crate::cases::{Case, Cases, cut, grow};
 
 pub fn all() -> Vec<Case> {
     let groups = [describes(), agrees(), readies(), fields()];
@@ -83,133 +83,46 @@ fn describes() -> Vec<Case> {
         all.clone(),
     );
     let first_text = 72;
-    cases.bad(
-        "magic",
-        "BadMagic",
-        "another magic",
-        poke(&good, 0, b"TFSQ"),
-    );
-    cases.bad(
-        "other_version",
-        "OtherVersion",
-        "version 2",
-        poke(&good, 4, &[2]),
-    );
-    cases.bad(
-        "no_message",
-        "OtherMessage",
-        "message 6",
-        poke(&good, 6, &[6]),
-    );
-    cases.bad(
-        "plan",
-        "OtherMessage",
-        "a plan in a control frame",
-        poke(&good, 6, &[3]),
-    );
-    cases.bad(
-        "reserved",
-        "BadReserved",
-        "byte 7 is 1",
-        poke(&good, 7, &[1]),
-    );
-    cases.bad(
-        "describe_rank",
-        "BadRank",
-        "rank 3 of 3",
-        poke(&good, 8, &[3]),
-    );
-    cases.bad(
-        "describe_world",
-        "BadRank",
-        "a world of 65",
-        poke(&good, 12, &[65]),
-    );
-    cases.bad(
-        "describe_empty",
-        "BadValue",
-        "layers 4:4",
-        poke(&good, 20, &[4]),
-    );
-    cases.bad(
-        "describe_layers",
-        "TooLarge",
-        "layers 2:65540",
-        poke(&good, 26, &[1]),
-    );
-    cases.bad(
-        "describe_hidden",
-        "BadValue",
-        "width 0",
-        poke(&good, 28, &[0]),
-    );
-    cases.bad(
-        "describe_planes",
-        "TooLarge",
-        "17 planes",
-        poke(&good, 32, &[17]),
-    );
-    cases.bad(
-        "describe_dtype",
-        "BadValue",
-        "row dtype 2",
-        poke(&good, 33, &[2]),
-    );
-    cases.bad(
-        "describe_kv",
-        "BadValue",
-        "KV dtype 3",
-        poke(&good, 34, &[3]),
-    );
-    cases.bad("describe_ends", "BadValue", "ends 2", poke(&good, 35, &[2]));
-    cases.bad(
-        "describe_chunk",
-        "BadValue",
-        "chunks of 0 rows",
-        poke(&good, 36, &[0; 4]),
-    );
-    cases.bad(
-        "describe_rows",
-        "TooLarge",
-        "2^24 rows a round",
-        poke(&good, 40, &[0, 0, 0, 1]),
-    );
-    cases.bad(
-        "describe_taps",
-        "TooLarge",
-        "2^32-1 taps",
-        poke(&good, 64, &[0xff; 4]),
-    );
-    cases.bad(
-        "describe_tap_cut",
-        "Truncated",
-        "256 taps announced",
-        poke(&good, 65, &[1]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        magic            | BadMagic     | another magic             | 0  | 54465351
+        other_version    | OtherVersion | version 2                 | 4  | 02
+        no_message       | OtherMessage | message 6                 | 6  | 06
+        plan             | OtherMessage | a plan in a control frame | 6  | 03
+        reserved         | BadReserved  | byte 7 is 1               | 7  | 01
+        describe_rank    | BadRank      | rank 3 of 3               | 8  | 03
+        describe_world   | BadRank      | a world of 65             | 12 | 41
+        describe_empty   | BadValue     | layers 4:4                | 20 | 04
+        describe_layers  | TooLarge     | layers 2:65540            | 26 | 01
+        describe_hidden  | BadValue     | width 0                   | 28 | 00
+        describe_planes  | TooLarge     | 17 planes                 | 32 | 11
+        describe_dtype   | BadValue     | row dtype 2               | 33 | 02
+        describe_kv      | BadValue     | KV dtype 3                | 34 | 03
+        describe_ends    | BadValue     | ends 2                    | 35 | 02
+        describe_chunk   | BadValue     | chunks of 0 rows          | 36 | 00000000
+        describe_rows    | TooLarge     | 2^24 rows a round         | 40 | 00000001
+        describe_taps    | TooLarge     | 2^32-1 taps               | 64 | ffffffff
+        describe_tap_cut | Truncated    | 256 taps announced        | 65 | 01
+    ",
     );
     let tap = all.len() - 4 * 32 - 8;
-    cases.bad(
-        "describe_tap_out",
-        "BadValue",
-        "layer 2 is rank 1's",
-        poke(&all, tap + 4, &[2]),
+    cases.pokes(
+        &all,
+        tap,
+        "
+        describe_tap_out   | BadValue | layer 2 is rank 1's | 4 | 02
+        describe_tap_twice | BadValue | layer 1 twice       | 0 | 01
+    ",
     );
-    cases.bad(
-        "describe_tap_twice",
-        "BadValue",
-        "layer 1 twice",
-        poke(&all, tap, &[1]),
-    );
-    cases.bad(
-        "describe_text",
-        "BadText",
-        "engine not UTF-8",
-        poke(&good, first_text + 2, &[0xff]),
-    );
-    cases.bad(
-        "describe_name",
-        "TooLarge",
-        "an engine of 261",
-        poke(&good, first_text + 1, &[1]),
+    cases.pokes(
+        &good,
+        first_text,
+        "
+        describe_text | BadText  | engine not UTF-8 | 2 | ff
+        describe_name | TooLarge | an engine of 261 | 1 | 01
+    ",
     );
     cases.bad(
         "describe_digest",
@@ -237,29 +150,15 @@ fn agrees() -> Vec<Case> {
     };
     let good = Message::Agree(agree).encode().unwrap();
     cases.good("agree", "shapes, depth 1, one setting", good.clone());
-    cases.bad(
-        "agree_pages",
-        "BadValue",
-        "no pages",
-        poke(&good, 24, &[0; 4]),
-    );
-    cases.bad(
-        "agree_depth_0",
-        "BadValue",
-        "depth 0",
-        poke(&good, 28, &[0]),
-    );
-    cases.bad(
-        "agree_depth_65",
-        "BadValue",
-        "depth 65",
-        poke(&good, 28, &[65]),
-    );
-    cases.bad(
-        "agree_count",
-        "Truncated",
-        "2^32-1 settings",
-        poke(&good, 32, &[0xff; 4]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        agree_pages    | BadValue  | no pages        | 24 | 00000000
+        agree_depth_0  | BadValue  | depth 0         | 28 | 00
+        agree_depth_65 | BadValue  | depth 65        | 28 | 41
+        agree_count    | Truncated | 2^32-1 settings | 32 | ffffffff
+    ",
     );
     cases.bad(
         "agree_truncated",
@@ -279,7 +178,13 @@ fn agrees() -> Vec<Case> {
 fn readies() -> Vec<Case> {
     let mut cases = Cases::of("control");
     let good = cases.good("ready", "rank 1 is ready", ready());
-    cases.bad("ready_rank", "BadRank", "rank 64", poke(&good, 8, &[64]));
+    cases.pokes(
+        &good,
+        0,
+        "
+        ready_rank | BadRank | rank 64 | 8 | 40
+    ",
+    );
     cases.bad("ready_truncated", "Truncated", "half a rank", cut(&good, 2));
     cases.bad(
         "ready_trailing",
@@ -309,51 +214,34 @@ fn fields() -> Vec<Case> {
     }
     let good = Message::Fields(fields).encode().unwrap();
     cases.good("fields", "four fields, by ascending name", good.clone());
-    cases.bad(
-        "fields_order",
-        "BadOrder",
-        "zrith before family",
-        poke(&good, 14, b"z"),
+    cases.pokes(
+        &good,
+        0,
+        "
+        fields_order | BadOrder | zrith before family | 14 | 7a
+    ",
     );
     let mut twice = Fields::new();
     twice.put("a", "1").unwrap();
     twice.put("b", "2").unwrap();
     let twice = Message::Fields(twice).encode().unwrap();
-    cases.bad(
-        "fields_twice",
-        "BadOrder",
-        "a, then a again",
-        poke(&twice, 20, b"a"),
+    cases.pokes(
+        &twice,
+        0,
+        "
+        fields_twice | BadOrder | a, then a again | 20 | 61
+    ",
     );
-    cases.bad(
-        "fields_count",
-        "Truncated",
-        "2^31 fields",
-        poke(&good, 11, &[0x80]),
-    );
-    cases.bad(
-        "fields_fewer",
-        "Trailing",
-        "three announced, four there",
-        poke(&good, 8, &[3]),
-    );
-    cases.bad(
-        "fields_name",
-        "TooLarge",
-        "a name of 261 bytes",
-        poke(&good, 13, &[1]),
-    );
-    cases.bad(
-        "fields_value",
-        "TooLarge",
-        "a value of 8193 bytes",
-        poke(&good, 20, &[0x20]),
-    );
-    cases.bad(
-        "fields_text",
-        "BadText",
-        "a value not UTF-8",
-        poke(&good, 21, &[0xff]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        fields_count | Truncated | 2^31 fields                 | 11 | 80
+        fields_fewer | Trailing  | three announced, four there | 8  | 03
+        fields_name  | TooLarge  | a name of 261 bytes         | 13 | 01
+        fields_value | TooLarge  | a value of 8193 bytes       | 20 | 20
+        fields_text  | BadText   | a value not UTF-8           | 21 | ff
+    ",
     );
     let nameless = grow(&good[..8], &[1, 0, 0, 0, 0, 0, 0, 0]);
     cases.bad("fields_nameless", "BadOrder", "an empty name", nameless);

@@ -115,78 +115,24 @@ fn good() -> Vec<Case> {
 fn bad_heads() -> Vec<Case> {
     let mut cases = Cases::of("plan");
     let good = round().encode().unwrap();
-    cases.bad(
-        "magic",
-        "BadMagic",
-        "another magic",
-        poke(&good, 0, b"BATF"),
-    );
-    cases.bad(
-        "other_version",
-        "OtherVersion",
-        "version 2",
-        poke(&good, 4, &[2]),
-    );
-    cases.bad(
-        "describe",
-        "OtherMessage",
-        "a describe in a plan frame",
-        poke(&good, 6, &[1]),
-    );
-    cases.bad(
-        "prefix_reserved",
-        "BadReserved",
-        "byte 7 is 1",
-        poke(&good, 7, &[1]),
-    );
-    cases.bad(
-        "streams",
-        "Truncated",
-        "2^32-1 streams",
-        poke(&good, 8, &[0xff; 4]),
-    );
-    cases.bad(
-        "fewer_streams",
-        "OtherRows",
-        "none, but 8 rows",
-        poke(&good, 8, &[0]),
-    );
-    cases.bad(
-        "rows",
-        "OtherRows",
-        "9 rows, but the streams have 8",
-        poke(&good, 12, &[9]),
-    );
-    cases.bad(
-        "cuts",
-        "Truncated",
-        "2^32-1 cuts",
-        poke(&good, 16, &[0xff; 4]),
-    );
-    cases.bad(
-        "fewer_cuts",
-        "Trailing",
-        "no cuts, but four bytes",
-        poke(&good, 16, &[0]),
-    );
-    cases.bad("mode", "BadMode", "mode 2", poke(&good, 20, &[2]));
-    cases.bad(
-        "reserved",
-        "BadReserved",
-        "byte 21 is 1",
-        poke(&good, 21, &[1]),
-    );
-    cases.bad(
-        "keeps",
-        "TooLarge",
-        "4097 keeps",
-        poke(&good, 22, &[1, 0x10]),
-    );
-    cases.bad(
-        "keeps_cut",
-        "Truncated",
-        "4096 keeps, none there",
-        poke(&good, 22, &[0, 0x10]),
+    cases.pokes(
+        &good,
+        0,
+        "
+        magic           | BadMagic     | another magic                  | 0  | 42415446
+        other_version   | OtherVersion | version 2                      | 4  | 02
+        describe        | OtherMessage | a describe in a plan frame     | 6  | 01
+        prefix_reserved | BadReserved  | byte 7 is 1                    | 7  | 01
+        streams         | Truncated    | 2^32-1 streams                 | 8  | ffffffff
+        fewer_streams   | OtherRows    | none, but 8 rows               | 8  | 00
+        rows            | OtherRows    | 9 rows, but the streams have 8 | 12 | 09
+        cuts            | Truncated    | 2^32-1 cuts                    | 16 | ffffffff
+        fewer_cuts      | Trailing     | no cuts, but four bytes        | 16 | 00
+        mode            | BadMode      | mode 2                         | 20 | 02
+        reserved        | BadReserved  | byte 21 is 1                   | 21 | 01
+        keeps           | TooLarge     | 4097 keeps                     | 22 | 0110
+        keeps_cut       | Truncated    | 4096 keeps, none there         | 22 | 0010
+    ",
     );
     cases.bad("short_head", "Truncated", "23 bytes", good[..23].to_vec());
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
@@ -204,52 +150,23 @@ fn bad_entries() -> Vec<Case> {
     let good = round().encode().unwrap();
     let at = |stream: usize, offset: usize| ENTRY + stream * ENTRY_BYTES + offset;
     let poke_at = |stream, offset, new: &[u8]| poke(&good, at(stream, offset), new);
-    cases.bad("same_id", "BadOrder", "stream 1 twice", poke_at(1, 0, &[1]));
-    cases.bad(
-        "descending_id",
-        "BadOrder",
-        "stream 0 after 1",
-        poke_at(1, 0, &[0]),
-    );
-    cases.bad("no_op", "BadOp", "op 0", poke_at(0, 4, &[0]));
-    cases.bad("op_6", "BadOp", "op 6", poke_at(0, 4, &[6]));
-    cases.bad("flag_2", "BadFlags", "flag bit 2", poke_at(0, 5, &[4]));
-    cases.bad("want_3", "BadWant", "want 3", poke_at(0, 6, &[3]));
-    cases.bad(
-        "stream_reserved",
-        "BadReserved",
-        "byte 7 of an entry",
-        poke_at(0, 7, &[1]),
-    );
-    cases.bad(
-        "open_first",
-        "BadOpen",
-        "an open at position 1",
-        poke_at(0, 8, &[1]),
-    );
-    cases.bad(
-        "open_accepted",
-        "BadOpen",
-        "an open that settles",
-        poke_at(0, 16, &[1]),
-    );
-    cases.bad(
-        "open_generation",
-        "BadOpen",
-        "an open of generation 1",
-        poke_at(0, 24, &[1]),
-    );
-    cases.bad(
-        "open_resume",
-        "BadResume",
-        "an open that resumes",
-        poke_at(0, 20, &[1]),
-    );
-    cases.bad(
-        "far_rows",
-        "OtherRows",
-        "past the last position",
-        poke_at(1, 8, &[0xff; 4]),
+    cases.pokes(
+        &good,
+        ENTRY,
+        "
+        same_id         | BadOrder    | stream 1 twice          | 28 | 01
+        descending_id   | BadOrder    | stream 0 after 1        | 28 | 00
+        no_op           | BadOp       | op 0                    | 4  | 00
+        op_6            | BadOp       | op 6                    | 4  | 06
+        flag_2          | BadFlags    | flag bit 2              | 5  | 04
+        want_3          | BadWant     | want 3                  | 6  | 03
+        stream_reserved | BadReserved | byte 7 of an entry      | 7  | 01
+        open_first      | BadOpen     | an open at position 1   | 8  | 01
+        open_accepted   | BadOpen     | an open that settles    | 16 | 01
+        open_generation | BadOpen     | an open of generation 1 | 24 | 01
+        open_resume     | BadResume   | an open that resumes    | 20 | 01
+        far_rows        | OtherRows   | past the last position  | 36 | ffffffff
+    ",
     );
     let close = poke(&poke_at(2, 12, &[1]), 12, &[9]);
     cases.bad("close_rows", "OtherRows", "a close with a row", close);
@@ -264,17 +181,13 @@ fn bad_tails() -> Vec<Case> {
     let mut cases = Cases::of("plan");
     let good = round().encode().unwrap();
     let last = good.len() - 4;
-    cases.bad(
-        "cut_0",
-        "BadCuts",
-        "a cut before the first row",
-        poke(&good, last, &[0]),
-    );
-    cases.bad(
-        "cut_8",
-        "BadCuts",
-        "a cut after the last row",
-        poke(&good, last, &[8]),
+    cases.pokes(
+        &good,
+        last,
+        "
+        cut_0 | BadCuts | a cut before the first row | 0 | 00
+        cut_8 | BadCuts | a cut after the last row   | 0 | 08
+    ",
     );
     let two = Plan {
         cuts: vec![4, 5],
@@ -282,31 +195,23 @@ fn bad_tails() -> Vec<Case> {
     }
     .encode()
     .unwrap();
-    cases.bad(
-        "cut_twice",
-        "BadCuts",
-        "4, then 4",
-        poke(&two, two.len() - 4, &[4]),
+    cases.pokes(
+        &two,
+        two.len() - 4,
+        "
+        cut_twice | BadCuts | 4, then 4 | 0 | 04
+    ",
     );
     let tree = tree().encode().unwrap();
     let parents = ENTRY + ENTRY_BYTES;
-    cases.bad(
-        "own_parent",
-        "BadParent",
-        "row 1 is its own parent",
-        poke(&tree, parents + 2, &[1]),
-    );
-    cases.bad(
-        "late_parent",
-        "BadParent",
-        "row 2 hangs on row 3",
-        poke(&tree, parents + 4, &[3]),
-    );
-    cases.bad(
-        "first_parent",
-        "BadParent",
-        "row 0 hangs on 0",
-        poke(&tree, parents, &[0, 0]),
+    cases.pokes(
+        &tree,
+        parents,
+        "
+        own_parent   | BadParent | row 1 is its own parent | 2 | 01
+        late_parent  | BadParent | row 2 hangs on row 3    | 4 | 03
+        first_parent | BadParent | row 0 hangs on 0        | 0 | 0000
+    ",
     );
     cases.bad(
         "tokens_cut",
@@ -314,61 +219,34 @@ fn bad_tails() -> Vec<Case> {
         "a token is missing",
         cut(&tree, 4),
     );
-    cases.bad(
-        "tokens_none",
-        "Trailing",
-        "no flag, but tokens",
-        poke(&tree, ENTRY + 5, &[1]),
+    cases.pokes(
+        &tree,
+        ENTRY,
+        "
+        tokens_none | Trailing | no flag, but tokens | 5 | 01
+    ",
     );
     let resume = resume().encode().unwrap();
     let keeps = ENTRY + 2 * ENTRY_BYTES;
-    cases.bad(
-        "resume_0",
-        "BadResume",
-        "resume 0",
-        poke(&resume, ENTRY + 20, &[0]),
+    cases.pokes(
+        &resume,
+        ENTRY,
+        "
+        resume_0     | BadResume | resume 0            | 20 | 00
+        resume_first | BadResume | resume 65, first 64 | 20 | 41
+    ",
     );
-    cases.bad(
-        "resume_first",
-        "BadResume",
-        "resume 65, first 64",
-        poke(&resume, ENTRY + 20, &[65]),
-    );
-    cases.bad(
-        "no_restore",
-        "NoSuchKeep",
-        "a save instead",
-        poke(&resume, keeps + 16, &[1]),
-    );
-    cases.bad(
-        "other_stream",
-        "NoSuchKeep",
-        "stream 2's restore",
-        poke(&resume, keeps + 8, &[2]),
-    );
-    cases.bad(
-        "other_position",
-        "NoSuchKeep",
-        "restored at 65",
-        poke(&resume, keeps + 12, &[65]),
-    );
-    cases.bad(
-        "keep_op",
-        "BadKeep",
-        "keep op 4",
-        poke(&resume, keeps + 16, &[4]),
-    );
-    cases.bad(
-        "keep_status",
-        "BadKeep",
-        "status 2",
-        poke(&resume, keeps + 17, &[2]),
-    );
-    cases.bad(
-        "keep_reserved",
-        "BadReserved",
-        "byte 23 of a keep",
-        poke(&resume, keeps + 23, &[1]),
+    cases.pokes(
+        &resume,
+        keeps,
+        "
+        no_restore     | NoSuchKeep  | a save instead     | 16 | 01
+        other_stream   | NoSuchKeep  | stream 2's restore | 8  | 02
+        other_position | NoSuchKeep  | restored at 65     | 12 | 41
+        keep_op        | BadKeep     | keep op 4          | 16 | 04
+        keep_status    | BadKeep     | status 2           | 17 | 02
+        keep_reserved  | BadReserved | byte 23 of a keep  | 23 | 01
+    ",
     );
     cases.list
 }

@@ -23,7 +23,7 @@ fn to_hex(case: &Case) -> String {
     text
 }
 
-fn from_hex(text: &str) -> Vec<u8> {
+pub fn from_hex(text: &str) -> Vec<u8> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let digits: String = lines.collect();
     assert!(digits.len().is_multiple_of(2), "half a byte");

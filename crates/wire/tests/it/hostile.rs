@@ -16,6 +16,11 @@ fn holds(kind: &str, bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Mostly zeros and small numbers, so that counts are often plausible.
+fn small_byte() -> impl Strategy<Value = u8> {
+    prop_oneof![3 => Just(0u8), 1 => 0u8..8, 1 => any::<u8>()]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -31,7 +36,7 @@ proptest! {
     #[test]
     fn random_bytes_after_a_true_prefix_are_refused_or_canonical(
         message in 1u8..=5,
-        bytes in prop::collection::vec(prop_oneof![3 => Just(0u8), 1 => 0u8..8, 1 => any::<u8>()], 0..300),
+        bytes in prop::collection::vec(small_byte(), 0..300),
     ) {
         let bytes = [&b"TFSP\x01\0"[..], &[message, 0], &bytes].concat();
         holds("control", &bytes)?;
@@ -65,7 +70,7 @@ proptest! {
         match kind {
             // A reason may end anywhere between characters; frames between two.
             "stop" | "frame" => holds(kind, cut)?,
-            _ => prop_assert!(found.is_err(), "{} took {} of {} bytes", kind, cut.len(), bytes.len()),
+            _ => prop_assert!(found.is_err(), "{} took {} bytes", kind, cut.len()),
         }
     }
 
