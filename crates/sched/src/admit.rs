@@ -77,7 +77,7 @@ impl Scheduler {
             };
             reply.started = true;
             let id = StreamId(at as u32);
-            self.slots[at] = Slot::Live(Stream::new(id, reply, need));
+            self.slots[at] = Slot::Live(Box::new(Stream::new(id, reply, need)));
         }
     }
 }

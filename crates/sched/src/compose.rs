@@ -6,7 +6,7 @@ use arith::base::{Round as RoundNumber, StreamId};
 use wire::plan::{Mode, Plan};
 
 use crate::scheduler::Flight;
-use crate::stream::{Slot, Stream, end};
+use crate::stream::{Slot, end};
 use crate::{Round, Scheduler};
 
 /// Rounds that may leave a prompt out before it goes ahead of shorter ones.
@@ -43,21 +43,27 @@ impl Scheduler {
 
     /// Gives a row to each decode window of this round; how many.
     fn pick_windows(&mut self, rows: &mut [u32]) -> u32 {
+        let depth = self.limits.depth;
         let decoding = self.live().filter(|s| !s.in_prompt()).count();
-        let share = decoding.div_ceil(self.limits.depth as usize);
-        let ready = |s: &&Stream| !s.in_prompt() && s.left() > 0;
+        let mut share = decoding.div_ceil(depth as usize);
         let mut ready: Vec<_> = self
             .live()
-            .filter(ready)
+            .filter(|s| !s.in_prompt() && s.left() > 0)
             .map(|s| (s.last_round, s.reply.age, s.state.id))
             .collect();
         ready.sort_unstable();
-        for (_, _, id) in ready.into_iter().take(share) {
-            // An earlier one may have taken this one's pages.
-            let lives = matches!(self.slots[id.0 as usize], Slot::Live(_));
-            if lives && self.grow(id) {
-                rows[id.0 as usize] = 1;
+        for (_, _, id) in ready {
+            if !matches!(self.slots[id.0 as usize], Slot::Live(_)) {
+                continue; // an older stream has taken its pages
             }
+            let stream = self.stream(id);
+            if share == 0 && stream.passed_over + 1 < depth {
+                stream.passed_over += 1;
+                continue;
+            }
+            stream.passed_over = 0;
+            share = share.saturating_sub(1);
+            rows[id.0 as usize] = u32::from(self.grow(id));
         }
         for (slot, rows) in self.slots.iter().zip(rows.iter_mut()) {
             if !matches!(slot, Slot::Live(_)) {

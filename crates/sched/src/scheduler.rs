@@ -247,7 +247,7 @@ impl Scheduler {
 
     pub(crate) fn live(&self) -> impl Iterator<Item = &Stream> {
         self.slots.iter().filter_map(|slot| match slot {
-            Slot::Live(stream) => Some(stream),
+            Slot::Live(stream) => Some(&**stream),
             _ => None,
         })
     }

@@ -26,7 +26,7 @@ pub struct SlotState {
 #[derive(Debug)]
 pub(crate) enum Slot {
     Free,
-    Live(Stream),
+    Live(Box<Stream>),
     /// The stream is over; its close or cancel rides in the next round.
     Leaving {
         op: Op,
@@ -52,7 +52,7 @@ pub(crate) struct Stream {
     pub prefill: u32,
     /// KV pages that no other stream may take; never fewer than its next window needs.
     pub reserved: u32,
-    /// Rounds in a row that left its prompt out.
+    /// Rounds in a row that left it out although it had rows to compute.
     pub passed_over: u32,
     /// Number of the last round with rows of this stream; 0 for none.
     pub last_round: u64,

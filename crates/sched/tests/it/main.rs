@@ -1,0 +1,10 @@
+//! The scheduler against a model of the stages, on random and on chosen workloads.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+extern crate baton_sched as sched;
+
+mod asks;
+mod chosen;
+mod faults;
+mod model;
+mod world;

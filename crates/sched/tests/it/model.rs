@@ -1,0 +1,304 @@
+//! A model of the stages' bookkeeping, written from the protocol's rules alone. It executes
+//! every round, refuses what breaks a rule by the rule's name, and computes the logits from the
+//! states that it keeps, so that a wrong plan also gives wrong tokens.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sched::{Limits, Round, SlotState};
+use wire::plan::{Entry, Mode, Op, Want};
+
+use crate::asks::{Ask, absorb, logits};
+
+/// Rounds that may pass over a prompt, apart from one for each other stream.
+const PASSED_OVER_MAX: u32 = 8;
+
+/// A request as an onlooker knows it.
+pub struct Watched {
+    pub ask: Ask,
+    /// Tokens known: the prompt and what was announced.
+    pub known: u32,
+    /// Prompt rows whose logits came out.
+    pub shown: u32,
+    /// It has ended, or was cancelled.
+    pub over: bool,
+}
+
+/// A stream on a stage.
+struct Held {
+    name: u32,
+    generation: u32,
+    first: u32,
+    rows: u32,
+    /// The state after each position, as a KV cache holds it.
+    states: Vec<u64>,
+    /// A row was computed that a token is drawn from: what follows is decoding.
+    drawn: bool,
+    /// The last window is a decode window, computed in round `round`.
+    decode: bool,
+    round: u64,
+    /// Rounds that left it out although it had rows to compute.
+    left_out: u32,
+}
+
+/// What a round gives back: its number and the wanted rows.
+pub struct Returned {
+    pub number: u64,
+    pub logits: Vec<f32>,
+    ended: Vec<u32>,
+}
+
+pub struct Model {
+    limits: Limits,
+    held: BTreeMap<u32, Held>,
+    /// Streams whose end was issued and has not come back.
+    echoing: Vec<u32>,
+    pub flights: VecDeque<Returned>,
+    issued: u64,
+    completed: u64,
+    pub watched: BTreeMap<u32, Watched>,
+}
+
+type Verdict = Result<(), String>;
+
+fn rule(holds: bool, name: &str, detail: impl std::fmt::Debug) -> Verdict {
+    if holds {
+        Ok(())
+    } else {
+        Err(format!("{name}: {detail:?}"))
+    }
+}
+
+fn pages(positions: u32) -> u32 {
+    positions.div_ceil(64)
+}
+
+impl Model {
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            held: BTreeMap::new(),
+            echoing: Vec::new(),
+            flights: VecDeque::new(),
+            issued: 0,
+            completed: 0,
+            watched: BTreeMap::new(),
+        }
+    }
+
+    /// A new epoch.
+    pub fn reset(&mut self) {
+        self.held.clear();
+        self.echoing.clear();
+        self.flights.clear();
+        (self.issued, self.completed) = (0, 0);
+    }
+
+    /// The oldest round comes back.
+    pub fn complete(&mut self) -> Returned {
+        let returned = self.flights.pop_front().unwrap();
+        self.completed = returned.number;
+        self.echoing.retain(|id| !returned.ended.contains(id));
+        returned
+    }
+
+    /// The table, as a stage reports it.
+    pub fn table(&self) -> Vec<SlotState> {
+        let state = |(id, held): (&u32, &Held)| SlotState {
+            id: arith::base::StreamId(*id),
+            generation: arith::base::Generation(held.generation),
+            first: held.first,
+            rows: held.rows,
+            pages: pages(held.first + held.rows),
+        };
+        self.held.iter().map(state).collect()
+    }
+
+    /// Checks a round and executes it.
+    pub fn execute(&mut self, round: &Round) -> Verdict {
+        let plan = &round.plan;
+        rule(round.number.0 == self.issued + 1, "Number", round.number)?;
+        let depth = self.limits.depth as usize;
+        rule(self.flights.len() < depth, "Depth", self.flights.len())?;
+        let ids: Vec<u32> = plan.entries.iter().map(|e| e.id.0).collect();
+        rule(ids.is_sorted_by(|a, b| a < b), "Ascending", &ids)?;
+        rule(
+            plan.cuts.is_empty() && plan.keeps.is_empty(),
+            "Extras",
+            plan,
+        )?;
+        let rows = plan.rows() as u32;
+        rule(rows <= self.limits.round_rows_max, "RoundRows", rows)?;
+        rule(round.tokens.len() as u32 == rows, "Tokens", rows)?;
+        let ends = |e: &Entry| matches!(e.op, Op::Close | Op::Cancel);
+        rule(rows > 0 || plan.entries.iter().any(ends), "Useless", plan)?;
+        self.check_absent(&ids)?;
+        self.issued += 1;
+        let mut returned = Returned {
+            number: self.issued,
+            logits: Vec::new(),
+            ended: Vec::new(),
+        };
+        let (mut at, mut wanted, mut prompt) = (0, Vec::new(), false);
+        for entry in &plan.entries {
+            let tokens = &round.tokens[at..at + entry.rows as usize];
+            at += tokens.len();
+            match entry.op {
+                Op::Close | Op::Cancel => self.end(entry, &mut returned)?,
+                Op::Open | Op::Continue => {
+                    prompt |= self.advance(entry, tokens, &mut returned, &mut wanted)?;
+                }
+                Op::Resume => return Err("Resume: nothing was kept".into()),
+            }
+            let used: u32 = self.table().iter().map(|state| state.pages).sum();
+            rule(used <= self.limits.pages, "Pages", used)?;
+        }
+        rule((plan.mode == Mode::Prompt) == prompt, "Mode", plan.mode)?;
+        let named: Vec<_> = round.wanted.iter().map(|w| (w.0.0, w.1, w.2)).collect();
+        rule(named == wanted, "Wanted", (named, wanted))?;
+        self.check_fair(plan.entries.as_slice())?;
+        self.flights.push_back(returned);
+        Ok(())
+    }
+
+    /// Who must not be left out: ended streams, and windows with a known outcome.
+    fn check_absent(&self, ids: &[u32]) -> Verdict {
+        for (id, held) in self.held.iter().filter(|(id, _)| !ids.contains(id)) {
+            rule(!self.watched[&held.name].over, "EndNotIssued", id)?;
+            let known = !held.decode || held.round <= self.completed;
+            rule(held.rows == 0 || !known, "Unsettled", id)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, entry: &Entry, returned: &mut Returned) -> Verdict {
+        let id = entry.id.0;
+        let held = self.held.remove(&id);
+        let held = held.ok_or_else(|| format!("OtherStream: {id} is not open"))?;
+        rule(entry.generation.0 == held.generation, "Generation", entry)?;
+        let bare = entry.rows == 0 && entry.accepted == 0 && entry.want == Want::None;
+        rule(bare, "BareEnd", entry)?;
+        let watched = &self.watched[&held.name];
+        // A stream that ends before its request does was preempted, never the oldest.
+        let oldest = self.held.values().all(|other| other.name > held.name);
+        rule(watched.over || !oldest, "EndedEarly", entry)?;
+        let flies = held.decode && held.round > self.completed;
+        rule(entry.op == Op::Cancel || !flies, "CloseInFlight", entry)?;
+        returned.ended.push(id);
+        self.echoing.push(id);
+        Ok(())
+    }
+
+    /// Open and continue. True when it carries prompt rows.
+    fn advance(
+        &mut self,
+        entry: &Entry,
+        tokens: &[u32],
+        returned: &mut Returned,
+        wanted: &mut Vec<(u32, u32, u32)>,
+    ) -> Result<bool, String> {
+        let id = entry.id.0;
+        if entry.op == Op::Open {
+            self.open(entry, tokens)?;
+        }
+        let held = self.held.get_mut(&id);
+        let held = held.ok_or_else(|| format!("OtherStream: {id} is not open"))?;
+        rule(entry.generation.0 == held.generation, "Generation", entry)?;
+        rule(entry.resume == 0 && entry.parents.is_none(), "Chain", entry)?;
+        let known = !held.decode || held.round <= self.completed;
+        rule(held.rows == 0 || known, "OutcomeUnknown", entry)?;
+        rule(entry.accepted == held.rows, "Accepted", entry)?;
+        rule(entry.rows > 0 || held.rows > 0, "Nothing", entry)?;
+        let position = held.first + entry.accepted;
+        rule(entry.first == position, "Position", entry)?;
+        rule(entry.rows <= self.limits.chunk_rows_max, "ChunkRows", entry)?;
+        let end = position + entry.rows;
+        rule(end <= self.limits.context_max, "Context", entry)?;
+        let watched = self.watched.get_mut(&held.name).unwrap();
+        rule(!watched.over, "RowsAfterEnd", entry)?;
+        rule(end <= watched.known, "FutureToken", entry)?;
+        let own = &watched.ask.tokens[position as usize..end as usize];
+        rule(own == tokens, "OtherTokens", (own, tokens))?;
+        held.generation += 1;
+        held.first = position;
+        held.rows = entry.rows;
+        held.states.truncate(position as usize);
+        for token in tokens {
+            let before = held.states.last().copied().unwrap_or(0);
+            held.states.push(absorb(before, *token));
+        }
+        let prompt = entry.rows > 0 && !held.drawn;
+        held.decode = held.drawn;
+        rule(!held.decode || entry.rows <= 1, "WindowRows", entry)?;
+        if entry.rows > 0 {
+            held.round = self.issued;
+        }
+        let draws = entry.rows > 0 && end == watched.known;
+        held.drawn |= draws;
+        let unseen = position.max(watched.shown) < end.min(watched.ask.prompt());
+        let want = match (watched.ask.request.prompt_logits && unseen, draws) {
+            (true, _) => Want::All,
+            (false, true) => Want::Last,
+            (false, false) => Want::None,
+        };
+        rule(entry.want == want, "Want", (entry, want))?;
+        let first = match want {
+            Want::None => end,
+            Want::Last => end - 1,
+            Want::All => position,
+        };
+        if first < end {
+            wanted.push((id, first, end - first));
+        }
+        for state in &held.states[first as usize..end as usize] {
+            returned.logits.extend(logits(*state, watched.ask.fragile));
+        }
+        Ok(prompt)
+    }
+
+    fn open(&mut self, entry: &Entry, tokens: &[u32]) -> Verdict {
+        let id = entry.id.0;
+        rule(!self.held.contains_key(&id), "OpenAlready", entry)?;
+        rule(!self.echoing.contains(&id), "NotEchoed", entry)?;
+        rule(id < self.limits.streams_max, "StreamsMax", entry)?;
+        rule(entry.accepted == 0 && entry.first == 0, "BadOpen", entry)?;
+        rule(!tokens.is_empty(), "OpenWithoutRows", entry)?;
+        let name = tokens[0];
+        rule(self.watched.contains_key(&name), "OtherTokens", tokens)?;
+        let twice = self.held.values().any(|held| held.name == name);
+        rule(!twice, "OpenTwice", entry)?;
+        let held = Held {
+            name,
+            generation: 0,
+            first: 0,
+            rows: 0,
+            states: Vec::new(),
+            drawn: false,
+            decode: false,
+            round: 0,
+            left_out: 0,
+        };
+        self.held.insert(id, held);
+        Ok(())
+    }
+
+    /// Nobody who has rows to compute is left out for long.
+    fn check_fair(&mut self, entries: &[Entry]) -> Verdict {
+        let streams = self.held.len() as u32;
+        for (id, held) in &mut self.held {
+            let rows = entries.iter().any(|e| e.id.0 == *id && e.rows > 0);
+            let ready = held.first + held.rows < self.watched[&held.name].known;
+            if rows || !ready {
+                held.left_out = 0;
+                continue;
+            }
+            held.left_out += 1;
+            let most = if held.drawn {
+                self.limits.depth - 1
+            } else {
+                PASSED_OVER_MAX + streams
+            };
+            rule(held.left_out <= most, "Starved", (id, held.left_out))?;
+        }
+        Ok(())
+    }
+}
