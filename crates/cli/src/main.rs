@@ -1,2 +1,68 @@
-//! The one binary.
-fn main() {}
+//! `baton`: one language model over several machines.
+
+mod args;
+mod bench;
+mod cell;
+mod chat;
+mod client;
+mod check;
+mod demo;
+#[cfg(feature = "hf")]
+mod hub;
+mod local;
+mod model;
+mod rank;
+mod serve;
+mod signal;
+mod source;
+mod stage;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command, KeyCommand};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log(&cli.log);
+    match run(cli.command, &cli.log) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("baton: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, log: &str) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(args) => serve::run(&args, log),
+        Command::Stage(args) => stage::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Chat(args) => chat::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Pull { model } => {
+            println!("{}", source::resolve(&model)?.display());
+            Ok(())
+        }
+        Command::Key { command: KeyCommand::New { file } } => {
+            ring::key::Key::generate_file(&file)?;
+            println!("wrote {}: copy it to every machine of the ring, readable by its owner only", file.display());
+            Ok(())
+        }
+    }
+}
+
+/// Logs go to standard error, so that replies and verdicts on standard output stay clean.
+fn start_log(filter: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .compact()
+        .init();
+}

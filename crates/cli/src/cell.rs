@@ -1,0 +1,146 @@
+//! A whole ring inside this process, its ranks on threads of their own and its links real sockets:
+//! what checks and benchmarks run.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use arith::base::Rank;
+use backend::Backend;
+use cpu::{Cpu, Isa};
+use ring::head::{self, Driver, Handle, RingState};
+use ring::join::{Alone, Join};
+use ring::key::Key;
+use ring::tcp::Transport;
+use stage::Engine;
+
+use crate::model::{Model, Settings};
+use crate::rank::{Joined, local_places};
+
+/// How long a cell may take to become ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A ring that serves.
+pub struct Cell {
+    handle: Handle,
+    runtime: tokio::runtime::Runtime,
+    threads: Vec<JoinHandle<()>>,
+    transports: Vec<Arc<Transport>>,
+    stops: Vec<Arc<AtomicBool>>,
+}
+
+impl Cell {
+    /// Loads every rank and waits until the canary is back.
+    ///
+    /// # Errors
+    /// What keeps a rank from loading or the ring from becoming ready.
+    pub fn start(path: &Path, settings: Settings, threads: usize) -> Result<Self> {
+        let model = Arc::new(Model::open(path, settings)?);
+        let world = model.layout.world();
+        let (handle, driver) = head::pair();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut cell =
+            Self { handle, runtime, threads: Vec::new(), transports: Vec::new(), stops: Vec::new() };
+        if world == 1 {
+            cell.lead(&model, threads, Alone, driver)?;
+        } else {
+            let places = local_places(world, &Key::from_bytes(&*ring::key::generate_secret()?)?)?;
+            for place in &places {
+                cell.transports.push(place.transport(&model)?);
+            }
+            for rank in 1..world {
+                cell.follow(&model, Rank(rank), threads)?;
+            }
+            let join = Joined(cell.transports[0].clone());
+            cell.lead(&model, threads, join, driver)?;
+        }
+        cell.wait_ready()?;
+        Ok(cell)
+    }
+
+    fn lead<J: Join + 'static>(
+        &mut self,
+        model: &Model,
+        threads: usize,
+        join: J,
+        driver: Driver,
+    ) -> Result<()> {
+        let cpu = Arc::new(Cpu::new(threads, Isa::Auto)?);
+        let leader = model.leader(cpu.device(), join, driver)?;
+        let engine = model.stage(Rank(0), cpu)?;
+        self.spawn(Rank(0), engine, move |engine| leader.run(engine))
+    }
+
+    fn follow(&mut self, model: &Model, rank: Rank, threads: usize) -> Result<()> {
+        let cpu = Arc::new(Cpu::new(threads, Isa::Auto)?);
+        let join = Joined(self.transports[rank.0 as usize].clone());
+        let follower = model.follower(rank, cpu.device(), join)?;
+        self.stops.push(follower.stop.clone());
+        let engine = model.stage(rank, cpu)?;
+        self.spawn(rank, engine, move |engine| follower.run(engine))
+    }
+
+    fn spawn<E: Engine + 'static>(
+        &mut self,
+        rank: Rank,
+        mut engine: E,
+        run: impl FnOnce(&mut dyn Engine) + Send + 'static,
+    ) -> Result<()> {
+        let name = format!("baton-rank-{rank}");
+        let thread = std::thread::Builder::new().name(name).spawn(move || run(&mut engine))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    fn wait_ready(&self) -> Result<()> {
+        let until = Instant::now() + READY_TIMEOUT;
+        loop {
+            match self.handle.state() {
+                RingState::Ready => return Ok(()),
+                RingState::Waiting(reason) => bail!("the ring did not come up: {reason}"),
+                state if Instant::now() > until => bail!("not ready in time: {state}"),
+                _ => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
+    /// Where requests go.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Runs a future that talks to the ring.
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    /// Drains the ring and waits for its ranks.
+    ///
+    /// # Errors
+    /// A rank that panicked.
+    pub fn stop(mut self) -> Result<()> {
+        self.end();
+        let mut ended = self.threads.drain(..).map(JoinHandle::join);
+        if ended.any(|e| e.is_err()) { Err(()) } else { Ok(()) }
+            .map_err(|()| anyhow::anyhow!("a rank panicked"))
+            .context("stopping the ring")
+    }
+
+    fn end(&self) {
+        self.handle.drain();
+        self.stops.iter().for_each(|stop| stop.store(true, Ordering::Release));
+        // Rank 0's stop frame must get out before the sockets go.
+        std::thread::sleep(Duration::from_millis(if self.transports.is_empty() { 0 } else { 20 }));
+        self.transports.iter().for_each(|transport| transport.shutdown());
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

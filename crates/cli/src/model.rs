@@ -1,0 +1,314 @@
+//! A checkpoint and the settings that every rank of a ring must share.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use arith::attention::KvDtype;
+use arith::base::{ARITH, Rank, TILE_KEYS};
+use cpu::Cpu;
+use ring::boot::BootTimes;
+use ring::canary::Canary;
+use ring::follow::Follower;
+use ring::head::Driver;
+use ring::join::Join;
+use ring::lead::{Leader, ModelFacts};
+use sha2::{Digest, Sha256};
+use stage::{Stage, StageConfig};
+use weights::Checkpoint;
+use wire::control::{Describe, Shapes};
+use wire::describe::{Ends, RowDtype};
+use wire::fingerprint::Fields;
+use wire::layout::Layout;
+
+use crate::source;
+
+/// The engine's version, equal on every rank.
+pub const ENGINE: &str = env!("CARGO_PKG_VERSION");
+/// Context when none is asked for and the model allows more.
+const CONTEXT_DEFAULT: u32 = 8_192;
+/// Free memory that a rank leaves to the rest of the machine.
+const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
+
+/// What the user chose.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Ranks, where no layout is given.
+    pub world: u32,
+    /// Who holds what.
+    pub layout: Option<String>,
+    /// How keys and values are stored.
+    pub kv: KvDtype,
+    /// Most positions of a stream.
+    pub context: Option<u32>,
+    /// Most streams at once.
+    pub streams: u32,
+    /// Most prompt rows of one stream in a round.
+    pub chunk: u32,
+    /// Rounds in flight.
+    pub depth: u32,
+    /// Most requests waiting.
+    pub queue: u32,
+    /// Boundary through the wire codec after every layer (one process).
+    pub loop_mode: bool,
+    /// A defect in one rank, to see checks turn red.
+    #[cfg(test)]
+    pub fault: Option<(Rank, stage::Fault)>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            world: 1,
+            layout: None,
+            kv: KvDtype::F16,
+            context: None,
+            streams: 8,
+            chunk: 512,
+            depth: 1,
+            queue: 64,
+            loop_mode: false,
+            #[cfg(test)]
+            fault: None,
+        }
+    }
+}
+
+/// A checkpoint under agreed settings.
+pub struct Model {
+    /// The weights, mapped.
+    pub checkpoint: Checkpoint,
+    /// Who holds what.
+    pub layout: Layout,
+    /// The user's choices.
+    pub settings: Settings,
+    /// Shapes that follow from them.
+    pub shapes: Shapes,
+}
+
+impl Model {
+    /// Opens the checkpoint and settles the layout and the shapes.
+    ///
+    /// # Errors
+    /// What is wrong with the file, the layout or a setting.
+    pub fn open(path: &Path, settings: Settings) -> Result<Self> {
+        let checkpoint = Checkpoint::open(path)?;
+        let layers = checkpoint.config().layers();
+        let layout = match &settings.layout {
+            Some(text) => Layout::parse(text)?,
+            None => Layout::even(layers, settings.world)?,
+        };
+        layout.check(layers)?;
+        let shapes = shapes(&settings, checkpoint.config().context_max())?;
+        Ok(Self { checkpoint, layout, settings, shapes })
+    }
+
+    /// The name that clients see.
+    pub fn name(&self) -> String {
+        let stem = self.checkpoint.path().file_stem();
+        stem.map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
+    }
+
+    /// What two ranks must share, by name; its digest rides in the hello.
+    ///
+    /// # Errors
+    /// A name or value beyond the fingerprint's limits.
+    pub fn fingerprint(&self) -> Result<Fields> {
+        let mut fields = self.bits()?;
+        fields.put("layout", &self.layout.to_string())?;
+        Ok(fields)
+    }
+
+    /// All that a reply's bytes may depend on.
+    fn bits(&self) -> Result<Fields> {
+        let mut fields = Fields::new();
+        fields.put("protocol", &wire::limit::VERSION.to_string())?;
+        fields.put("arith", &ARITH.to_string())?;
+        fields.put("engine", ENGINE)?;
+        fields.put("config", &format!("{:?}", self.checkpoint.config()))?;
+        fields.put("row_dtype", RowDtype::F32.name())?;
+        fields.put("planes", "1")?;
+        fields.put("kv", self.settings.kv.name())?;
+        for tensor in self.checkpoint.tensors() {
+            let value = format!("{} {}x{}", tensor.format.name(), tensor.rows, tensor.cols);
+            fields.put(&format!("tensor.{}", tensor.name), &value)?;
+        }
+        Ok(fields)
+    }
+
+    /// The range of `rank`.
+    ///
+    /// # Errors
+    /// A rank outside the layout.
+    pub fn range(&self, rank: Rank) -> Result<Range<u32>> {
+        let world = self.layout.world();
+        ensure!(rank.0 < world, "rank {rank}: the layout {} has ranks 0..{world}", self.layout);
+        Ok(self.layout.range(rank))
+    }
+
+    /// What `rank` says of itself.
+    ///
+    /// # Errors
+    /// A rank outside the layout.
+    pub fn describe(&self, rank: Rank, device: String) -> Result<Describe> {
+        let range = self.range(rank)?;
+        let digest = |layer| self.checkpoint.layer_digest(layer);
+        let layers = range.clone().map(digest).collect::<Result<_, _>>()?;
+        let hidden = u32::try_from(self.checkpoint.config().hidden())?;
+        Ok(Describe {
+            rank,
+            world: self.layout.world(),
+            engine: ENGINE.into(),
+            backend: "cpu".into(),
+            arith: ARITH,
+            device,
+            range,
+            hidden,
+            planes: 1,
+            row_dtype: RowDtype::F32,
+            kv: self.settings.kv,
+            shapes: self.shapes,
+            states: self.shapes.streams_max,
+            taps: Vec::new(),
+            drafter_width: 0,
+            layers,
+            ends: if rank.0 == 0 { Some(self.ends()?) } else { None },
+            layer_us: None,
+        })
+    }
+
+    fn ends(&self) -> Result<Ends> {
+        let names = self.checkpoint.end_names();
+        let (embedding, head): (Vec<&str>, Vec<&str>) =
+            names.iter().partition(|name| name.starts_with("token_embd"));
+        let over = |names: &[&str]| -> Result<[u8; 32]> {
+            let mut hash = Sha256::new();
+            for name in names {
+                hash.update(self.checkpoint.digest(name)?);
+            }
+            Ok(hash.finalize().into())
+        };
+        Ok(Ends { embedding: over(&embedding)?, head: over(&head)? })
+    }
+
+    /// Loads `rank`'s layers.
+    ///
+    /// # Errors
+    /// Too little memory, with both numbers, and what the stage refuses.
+    pub fn stage(&self, rank: Rank, cpu: Arc<Cpu>) -> Result<Stage<Cpu>> {
+        let config = StageConfig {
+            range: self.range(rank)?,
+            ends: rank.0 == 0,
+            kv: self.settings.kv,
+            loop_mode: self.settings.loop_mode,
+        };
+        self.check_memory(rank, &config)?;
+        #[cfg_attr(not(test), expect(unused_mut, reason = "tests plant defects"))]
+        let mut stage = Stage::open(cpu, &self.checkpoint, config)?;
+        #[cfg(test)]
+        if let Some((_, fault)) = self.settings.fault.filter(|(at, _)| *at == rank) {
+            stage.plant(fault);
+        }
+        Ok(stage)
+    }
+
+    fn check_memory(&self, rank: Rank, config: &StageConfig) -> Result<()> {
+        let need = stage::need_bytes(&self.checkpoint, config, &self.shapes)?.total_bytes();
+        let Some(free) = cpu::free_bytes() else { return Ok(()) };
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        ensure!(
+            need + MEMORY_FLOOR_BYTES <= free,
+            "rank {rank}: layers {}..{} need {} MiB with a context of {} and {} streams, {} MiB are free: \
+             lower --context or --streams, or give this rank fewer layers",
+            config.range.start,
+            config.range.end,
+            mib(need),
+            self.shapes.context_max,
+            self.shapes.streams_max,
+            mib(free)
+        );
+        Ok(())
+    }
+
+    /// Rank 0 of this ring.
+    ///
+    /// # Errors
+    /// A digest that can't be read.
+    pub fn leader<J: Join>(&self, device: String, join: J, driver: Driver) -> Result<Leader<J>> {
+        let describe = self.describe(Rank(0), device)?;
+        let layers = self.checkpoint.config().layers();
+        let digest = |layer| self.checkpoint.layer_digest(layer);
+        let model = ModelFacts {
+            layers,
+            layer_digests: (0..layers).map(digest).collect::<Result<_, _>>()?,
+            ends: describe.ends,
+        };
+        let canary = self.canary(&model)?;
+        Ok(Leader {
+            describe,
+            layout: self.layout.clone(),
+            model,
+            shapes: self.shapes,
+            depth: self.settings.depth,
+            times: BootTimes::default(),
+            queue_max: self.settings.queue,
+            canary,
+            join,
+            driver,
+        })
+    }
+
+    /// Any other rank.
+    ///
+    /// # Errors
+    /// A rank outside the layout.
+    pub fn follower<J: Join>(&self, rank: Rank, device: String, join: J) -> Result<Follower<J>> {
+        Ok(Follower {
+            describe: self.describe(rank, device)?,
+            world: self.layout.world(),
+            times: BootTimes::default(),
+            join,
+            stop: Arc::default(),
+        })
+    }
+
+    /// A few tokens, and where the hash of their reply is kept between starts.
+    fn canary(&self, model: &ModelFacts) -> Result<Canary> {
+        let vocab = u32::try_from(self.checkpoint.config().vocab())?;
+        let mut hash = Sha256::new();
+        hash.update(self.bits()?.digest());
+        model.layer_digests.iter().for_each(|d| hash.update(d));
+        if let Some(ends) = model.ends {
+            hash.update(ends.embedding);
+            hash.update(ends.head);
+        }
+        let name = source::hex(&hash.finalize());
+        let folder: Option<PathBuf> = source::cache_dir().ok().map(|d| d.join("canary"));
+        Ok(Canary {
+            prompt: (1..=5).map(|id| id * 7 % vocab).collect(),
+            expected: None,
+            kept_at: folder.map(|f| f.join(name)),
+        })
+    }
+}
+
+fn shapes(settings: &Settings, model_context_max: u32) -> Result<Shapes> {
+    let context_max = settings.context.unwrap_or(CONTEXT_DEFAULT.min(model_context_max));
+    if context_max > model_context_max {
+        bail!("--context {context_max}: the model was made for {model_context_max} at most");
+    }
+    ensure!(context_max >= 16, "--context {context_max}: at least 16");
+    ensure!((1..=1024).contains(&settings.streams), "--streams {}: 1 to 1024", settings.streams);
+    ensure!((1..=4096).contains(&settings.chunk), "--chunk {}: 1 to 4096", settings.chunk);
+    let tile = u32::try_from(TILE_KEYS).context("a tile is small")?;
+    // One stream may use the whole context; more share two of them.
+    let pages = context_max.div_ceil(tile) * settings.streams.min(2) + settings.streams;
+    Ok(Shapes {
+        chunk_rows_max: settings.chunk,
+        round_rows_max: settings.chunk + settings.streams,
+        streams_max: settings.streams,
+        context_max,
+        pages,
+    })
+}
