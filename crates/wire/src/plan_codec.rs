@@ -283,7 +283,7 @@ impl Entry {
     }
 
     fn check(&self) -> Result<(), WireError> {
-        let field = |name: &str| format!("plan.stream {}.{name}", self.id);
+        let fault = |name, expected: u32, found: u32| Fault::new(self.field(name), expected, found);
         if self.op == Op::Open {
             let zeros = [
                 ("first", self.first),
@@ -292,65 +292,53 @@ impl Entry {
             ];
             for (name, found) in zeros {
                 if found != 0 {
-                    return Err(WireError::BadOpen(Fault::new(field(name), 0, found)));
+                    return Err(WireError::BadOpen(fault(name, 0, found)));
                 }
             }
         }
-        if self.op == Op::Resume && self.resume == 0 {
-            return Err(WireError::BadResume(Fault::new(
-                field("resume"),
-                "1 or more",
-                0,
-            )));
+        let resumes = self.op == Op::Resume;
+        if resumes && self.resume == 0 {
+            let fault = Fault::new(self.field("resume"), "1 or more", 0);
+            return Err(WireError::BadResume(fault));
         }
-        let resume = if self.op == Op::Resume { self.first } else { 0 };
+        let resume = if resumes { self.first } else { 0 };
         if self.resume != resume {
-            return Err(WireError::BadResume(Fault::new(
-                field("resume"),
-                resume,
-                self.resume,
-            )));
+            return Err(WireError::BadResume(fault("resume", resume, self.resume)));
         }
         if matches!(self.op, Op::Close | Op::Cancel) && self.rows != 0 {
-            return Err(WireError::OtherRows(Fault::new(
-                field("rows"),
-                0,
-                self.rows,
-            )));
+            return Err(WireError::OtherRows(fault("rows", 0, self.rows)));
         }
+        self.check_window()
+    }
+
+    fn check_window(&self) -> Result<(), WireError> {
         if self.first.checked_add(self.rows).is_none() {
             let expected = format!("at most {}", u32::MAX - self.first);
-            return Err(WireError::OtherRows(Fault::new(
-                field("rows"),
-                expected,
-                self.rows,
-            )));
+            let fault = Fault::new(self.field("rows"), expected, self.rows);
+            return Err(WireError::OtherRows(fault));
         }
         let lengths = [
             ("parents", self.parents.as_ref().map(Vec::len)),
             ("tokens", self.tokens.as_ref().map(Vec::len)),
         ];
         for (name, length) in lengths {
-            if length.is_some_and(|length| length != self.rows as usize) {
-                let found = length.unwrap_or_default();
-                return Err(WireError::OtherRows(Fault::new(
-                    field(name),
-                    self.rows,
-                    found,
-                )));
+            if let Some(found) = length.filter(|&length| length != self.rows as usize) {
+                let fault = Fault::new(self.field(name), self.rows, found);
+                return Err(WireError::OtherRows(fault));
             }
         }
         for (row, &parent) in self.parents.iter().flatten().enumerate() {
             if parent != ROOT && usize::from(parent) >= row {
                 let expected = format!("below row {row}");
-                return Err(WireError::BadParent(Fault::new(
-                    field("parents"),
-                    expected,
-                    parent,
-                )));
+                let fault = Fault::new(self.field("parents"), expected, parent);
+                return Err(WireError::BadParent(fault));
             }
         }
         Ok(())
+    }
+
+    fn field(&self, name: &str) -> String {
+        format!("plan.stream {}.{name}", self.id)
     }
 }
 

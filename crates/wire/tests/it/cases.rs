@@ -1,16 +1,13 @@
-//! The golden files' recipe: link, frames and the small messages.
+//! The golden files' recipe: the handshake and the small messages.
 
 use arith::base::{Epoch, Rank, Round, StreamId};
 use wire::beat::Beat;
 use wire::cancel::Cancel;
-use wire::frame::{Frame, Header, Kind};
 use wire::hello::{Answer, Encryption, Hello, Refusal, RefusalCode, Role};
-use wire::plan::Plan;
 use wire::preamble::{self, Cipher};
-use wire::rows;
 use wire::stop::Stop;
 
-use crate::kind::written;
+use crate::cases_frame::{beat, rows_frame};
 
 /// One golden file.
 pub struct Case {
@@ -112,10 +109,7 @@ pub fn all() -> Vec<Case> {
         preambles(),
         hellos(),
         answers(),
-        frames(),
-        bad_frames(),
-        bad_turns(),
-        parts(),
+        crate::cases_frame::all(),
         crate::cases_control::all(),
         crate::cases_plan::all(),
         rows_(),
@@ -215,67 +209,44 @@ fn hellos() -> Vec<Case> {
 
 fn answers() -> Vec<Case> {
     let mut cases = Cases::of("answer");
-    let acceptor = Hello {
+    let hello = Hello {
         rank: Rank(2),
         role: Role::Acceptor,
         ..hello()
     };
-    let answer = |refusal| {
-        Answer {
-            hello: acceptor,
-            refusal,
-        }
-        .encode()
-        .unwrap()
-    };
-    cases.good("welcome", "rank 2 of 3 accepts", answer(None));
-    let refusals = [
-        (
-            "other_fingerprint",
-            RefusalCode::OtherFingerprint,
-            "0001020304050607",
-            "ff01",
-        ),
-        ("other_world", RefusalCode::OtherWorld, "3", "4"),
-        (
-            "not_neighbour",
-            RefusalCode::NotNeighbour,
-            "Connector 1",
-            "Connector 0",
-        ),
-        (
-            "other_epoch",
-            RefusalCode::OtherEpoch,
-            "0123456789abcdef",
-            "00000000000000ff",
-        ),
-        (
-            "other_encryption",
-            RefusalCode::OtherEncryption,
-            "on",
-            "off",
-        ),
-    ];
-    for (name, code, expected, found) in refusals {
-        let refusal = Refusal {
+    let answer = |refusal| Answer { hello, refusal }.encode().unwrap();
+    let refused = |code, expected: &str, found: &str| {
+        answer(Some(Refusal {
             code,
             expected: expected.into(),
             found: found.into(),
-        };
-        cases.good(
-            name,
-            "a refusal that rides in message 2",
-            answer(Some(refusal)),
-        );
-    }
-    let refusal = Refusal {
-        code: RefusalCode::OtherWorld,
-        expected: "3".into(),
-        found: "4".into(),
+        }))
     };
-    let good = answer(Some(refusal));
+    cases.good("welcome", "rank 2 of 3 accepts", answer(None));
+    let about = "a refusal that rides in message 2";
+    let world = cases.good(
+        "other_world",
+        about,
+        refused(RefusalCode::OtherWorld, "3", "4"),
+    );
+    let rank = refused(RefusalCode::NotNeighbour, "Connector 1", "Connector 0");
+    cases.good("not_neighbour", about, rank);
+    let clear = refused(RefusalCode::OtherEncryption, "on", "off");
+    cases.good("other_encryption", about, clear);
+    let model = refused(
+        RefusalCode::OtherFingerprint,
+        "0001020304050607",
+        "ff01020304050607",
+    );
+    cases.good("other_fingerprint", about, model);
+    let epoch = refused(
+        RefusalCode::OtherEpoch,
+        "0123456789abcdef",
+        "00000000000000ff",
+    );
+    cases.good("other_epoch", about, epoch);
     cases.pokes(
-        &good,
+        &world,
         0,
         "
         no_refusal | BadValue | refusal 6 does not exist | 10 | 06
@@ -287,236 +258,7 @@ fn answers() -> Vec<Case> {
         "truncated",
         "Truncated",
         "`found` is missing",
-        cut(&good, 1),
-    );
-    cases.list
-}
-
-fn beat() -> Beat {
-    Beat {
-        rank: Rank(1),
-        epoch: Epoch(7),
-        round: Round(9),
-        done: 8,
-    }
-}
-
-fn rows_frame(round: u64) -> Frame {
-    Frame::rows(
-        Round(round),
-        2,
-        rows::encode(&[1.0, -2.5, f32::NAN, 0.0, -0.0, f32::INFINITY]),
-    )
-}
-
-fn frames() -> Vec<Case> {
-    let mut cases = Cases::of("frame");
-    let cancel = Cancel {
-        origin: Rank(0),
-        stream: StreamId(5),
-        epoch: Epoch(7),
-    };
-    let stop = Stop {
-        origin: Rank(2),
-        reason: "OtherGeneration: stream 5".into(),
-    };
-    let plan = Plan::default().encode().unwrap();
-    cases.good(
-        "control",
-        "a ready message",
-        written(Frame::control(crate::cases_control::ready())),
-    );
-    cases.good(
-        "plan",
-        "the keep-alive, round 4",
-        written(Frame::plan(Round(4), plan.clone())),
-    );
-    cases.good("rows", "two rows of three values", written(rows_frame(9)));
-    cases.good("stop", "a stop of rank 2", written(Frame::stop(&stop)));
-    cases.good("beat", "a beat of rank 1", written(Frame::beat(&beat())));
-    cases.good(
-        "cancel",
-        "stream 5 was given up",
-        written(Frame::cancel(&cancel)),
-    );
-    let both = [written(Frame::plan(Round(4), plan)), written(rows_frame(4))].concat();
-    cases.good("plan_and_rows", "a round: its plan, then its rows", both);
-    cases.good("none", "a link that carried nothing", []);
-    cases.list
-}
-
-fn bad_frames() -> Vec<Case> {
-    let mut cases = Cases::of("frame");
-    let plan = written(Frame::plan(Round(4), Plan::default().encode().unwrap()));
-    let rows = written(rows_frame(9));
-    let beat = written(Frame::beat(&beat()));
-    cases.bad(
-        "http",
-        "BadMagic",
-        "text",
-        *b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
-    );
-    cases.pokes(
-        &plan,
-        0,
-        "
-        other_version | OtherVersion | version 2               | 4  | 02
-        kind_0        | OtherKind    | kind 0                  | 6  | 00
-        kind_7        | OtherKind    | kind 7                  | 6  | 07
-        plan_more     | BadFlags     | only rows come in parts | 20 | 01
-    ",
-    );
-    cases.pokes(
-        &rows,
-        0,
-        "
-        rows_flag_1 | BadFlags | flag bit 1 | 20 | 02
-    ",
-    );
-    let mib_1 = (1u64 << 20) + 1;
-    cases.bad(
-        "plan_large",
-        "TooLarge",
-        "a plan of 1 MiB and a byte",
-        poke(&plan, 24, &mib_1.to_le_bytes()),
-    );
-    cases.bad(
-        "part_large",
-        "TooLarge",
-        "a part likewise",
-        poke(&rows, 24, &mib_1.to_le_bytes()),
-    );
-    cases.pokes(
-        &rows,
-        0,
-        "
-        endless | TooLarge | 2^64-1 bytes | 24 | ffffffffffffffff
-    ",
-    );
-    cases.pokes(
-        &beat,
-        0,
-        "
-        beat_large | TooLarge | a beat of 33 bytes | 24 | 21
-    ",
-    );
-    cases.pokes(
-        &plan,
-        0,
-        "
-        plan_round_0 | OutOfTurn | plans belong to a round | 8 | 00
-    ",
-    );
-    cases.pokes(
-        &beat,
-        0,
-        "
-        beat_round_1 | OutOfTurn | beats do not | 8 | 01
-    ",
-    );
-    cases.pokes(
-        &rows,
-        0,
-        "
-        rows_0 | OtherRows | a hop of 0 rows sends no frame | 16 | 00
-    ",
-    );
-    cases.pokes(
-        &plan,
-        0,
-        "
-        plan_rows | OtherRows | a plan has no rows | 16 | 01
-    ",
-    );
-    cases.pokes(
-        &rows,
-        0,
-        "
-        rows_empty  | OtherRows | an empty part           | 24 | 00
-        rows_uneven | OtherRows | 24 bytes are not 5 rows | 16 | 05
-    ",
-    );
-    cases.bad("short_header", "Truncated", "31 bytes", rows[..31].to_vec());
-    cases.bad(
-        "short_payload",
-        "Truncated",
-        "a value is missing",
-        cut(&rows, 4),
-    );
-    cases.list
-}
-
-/// A rows frame in two parts, and the same with `between` after the first.
-pub fn two_parts(between: &[u8]) -> Vec<u8> {
-    let part = |more, values: &[f32]| {
-        let payload = rows::encode(values);
-        let header = Header {
-            kind: Kind::Rows,
-            round: Round(9),
-            rows: 2,
-            more,
-            payload_bytes: payload.len() as u64,
-        };
-        [&header.encode()[..], &payload].concat()
-    };
-    [
-        &part(true, &[1.0, 2.0])[..],
-        between,
-        &part(false, &[3.0, 4.0]),
-    ]
-    .concat()
-}
-
-fn parts() -> Vec<Case> {
-    let mut cases = Cases::of("parts");
-    cases.good("two", "two rows in two parts", two_parts(&[]));
-    let beat = written(Frame::beat(&beat()));
-    cases.good("beat_between", "a beat between the parts", two_parts(&beat));
-    cases.list
-}
-
-fn bad_turns() -> Vec<Case> {
-    let mut cases = Cases::of("frame");
-    let plan = written(Frame::plan(Round(9), Plan::default().encode().unwrap()));
-    let control = written(Frame::control(crate::cases_control::ready()));
-    let first = two_parts(&[])[..40].to_vec();
-    cases.bad(
-        "plan_between",
-        "OutOfTurn",
-        "a plan between two parts",
-        two_parts(&plan),
-    );
-    cases.bad(
-        "control_between",
-        "OutOfTurn",
-        "a control likewise",
-        two_parts(&control),
-    );
-    cases.bad(
-        "other_round",
-        "OutOfTurn",
-        "part 2 is round 8's",
-        poke(&two_parts(&[]), 48, &[8]),
-    );
-    cases.bad(
-        "other_rows",
-        "OutOfTurn",
-        "part 2 is of 4 rows",
-        poke(&two_parts(&[]), 56, &[4]),
-    );
-    cases.bad(
-        "one_part",
-        "Truncated",
-        "the second part never comes",
-        first,
-    );
-    let large = Frame::rows(Round(1), 1, vec![0; crate::kind::ROWS_BYTES_MAX + 4]);
-    let head = written(large)[..32].to_vec();
-    cases.bad(
-        "past_buffer",
-        "TooLarge",
-        "past the receiver's 4096 bytes",
-        head,
+        cut(&world, 1),
     );
     cases.list
 }

@@ -10,7 +10,7 @@ const ENTRY: usize = 24;
 const ENTRY_BYTES: usize = 28;
 
 pub fn all() -> Vec<Case> {
-    let groups = [good(), bad_heads(), bad_entries(), bad_tails()];
+    let groups = [good(), bad_heads(), bad_entries(), bad_tails(), bad_keeps()];
     groups.into_iter().flatten().collect()
 }
 
@@ -226,6 +226,11 @@ fn bad_tails() -> Vec<Case> {
         tokens_none | Trailing | no flag, but tokens | 5 | 01
     ",
     );
+    cases.list
+}
+
+fn bad_keeps() -> Vec<Case> {
+    let mut cases = Cases::of("plan");
     let resume = resume().encode().unwrap();
     let keeps = ENTRY + 2 * ENTRY_BYTES;
     cases.pokes(

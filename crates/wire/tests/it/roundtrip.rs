@@ -91,7 +91,7 @@ fn rows_travel_in_parts_of_a_mebibyte_and_a_stop_overtakes_them() {
 
 #[test]
 fn the_parts_of_a_rows_frame_share_the_receivers_buffer() {
-    let bytes = crate::cases::two_parts(&[]);
+    let bytes = crate::cases_frame::two_parts(&[]);
     let (mut reader, mut found) = (Reader::new(), Vec::new());
     reader.set_rows_bytes_max(16);
     assert_eq!(reader.push(&bytes, &mut found), Ok(()));
