@@ -173,8 +173,16 @@ impl Target<'_> {
             Self::F16(k, v) => {
                 // SAFETY: the caller's promise.
                 let (k, v) = unsafe { (k.slice(start, len), v.slice(start, len)) };
-                for (k, &x) in k.chunks_exact_mut(TILE_KEYS).zip(k_row) {
-                    k[key] = arith::float::f32_to_f16(x);
+                let mut halves = [0; TILE_KEYS];
+                let dims = k
+                    .chunks_mut(TILE_KEYS * TILE_KEYS)
+                    .zip(k_row.chunks(TILE_KEYS));
+                for (k, k_row) in dims {
+                    let halves = &mut halves[..k_row.len()];
+                    narrow(level, k_row, halves);
+                    for (k, &x) in k.chunks_exact_mut(TILE_KEYS).zip(&*halves) {
+                        k[key] = x;
+                    }
                 }
                 narrow(level, v_row, &mut v[key * dim..(key + 1) * dim]);
             }
@@ -199,6 +207,38 @@ fn narrow(level: Level, from: &[f32], to: &mut [u16]) {
         Level::Scalar => {
             for (to, &x) in to.iter_mut().zip(from) {
                 *to = arith::float::f32_to_f16(x);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn halves_equal_the_reference_for_all_kinds_of_values() {
+        let Ok(level) = Level::vector() else { return };
+        // Every 61st f32, and all around the ends of the normal halves.
+        let all = (0..u32::MAX / 61).map(|i| i * 61);
+        let ends = [
+            0x387f_e000_u32,
+            0x3880_0000,
+            0x477f_e000,
+            0x477f_f000,
+            0x7f80_0000,
+        ];
+        let ends = ends.into_iter().flat_map(|end| end - 9..=end + 9);
+        let bits: Vec<u32> = ends.flat_map(|b| [b, b | 1 << 31]).chain(all).collect();
+        for bits in bits.chunks(1000) {
+            let x: Vec<f32> = bits.iter().map(|&b| f32::from_bits(b)).collect();
+            let (mut found, mut expected) = (vec![0; x.len()], vec![0; x.len()]);
+            narrow(level, &x, &mut found);
+            narrow(Level::Scalar, &x, &mut expected);
+            for ((bits, found), expected) in bits.iter().zip(found).zip(expected) {
+                assert_eq!(found, expected, "{bits:#010x}");
             }
         }
     }

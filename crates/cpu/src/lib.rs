@@ -30,6 +30,7 @@ use arith::format::{Matrix, read_float};
 use backend::{Backend, BackendError, Heads, KvDtype, Pairing, RopeRows, RowMap};
 
 pub use kv::Kv;
+pub use memory::free_bytes;
 pub use pack::Linear;
 pub use rows::Rows;
 

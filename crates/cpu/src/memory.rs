@@ -11,7 +11,7 @@ const HUGE_BYTES: usize = 2 << 20;
 const LINE_BYTES: usize = 64;
 
 /// Bytes that the system can give without swapping; `None` where it doesn't say.
-pub(crate) fn free_bytes() -> Option<u64> {
+pub fn free_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     parse_available(&text)
 }

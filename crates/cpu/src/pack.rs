@@ -246,3 +246,58 @@ fn pack_floats(matrix: &Matrix<'_>, panel: usize, out: &mut [u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_scale_that_an_f16_holds_keeps_its_bits() {
+        for half in 0..=u16::MAX {
+            let wide = f16_to_f32(half);
+            let subnormal = half & 0x7c00 == 0;
+            assert_eq!(
+                exact_half(wide),
+                if subnormal { 0 } else { half },
+                "{half:#06x}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_packed_matrix_holds_the_codes_of_its_blocks() {
+        let pool = Pool::new(2).unwrap();
+        for format in [Format::Q4_0, Format::Q4_1, Format::Q8_0] {
+            let (rows, cols) = (11, 96);
+            let n = rows * cols / BLOCK * format.block_bytes();
+            let bytes: Vec<u8> = (0..n).map(|i| (i * i / 7) as u8 & 0x3f).collect();
+            let matrix = Matrix {
+                format,
+                rows,
+                cols,
+                bytes: &bytes,
+            };
+            let packed = Linear::pack(&pool, "cpu", &matrix).unwrap();
+            let zero_point = if format == Format::Q4_0 { 8 } else { 0 };
+            let mut w = [0; BLOCK];
+            for row in 0..16 {
+                let records = packed.panel(row / LANES).chunks_exact(record_bytes(format));
+                for (b, record) in records.enumerate() {
+                    let lane = row % LANES;
+                    let codes = (0..BLOCK).map(|k| code(format, record, k, lane));
+                    if row >= rows {
+                        assert_eq!(affine(format, record, lane), (0.0, 0.0));
+                        assert!(codes.into_iter().all(|code| code == 0));
+                        continue;
+                    }
+                    let stored = &matrix.row(row)[b * format.block_bytes()..];
+                    let block = read_block(format, stored, &mut w);
+                    assert!(codes.eq(w.iter().map(|w| w + zero_point)));
+                    let (a, c) = affine(format, record, lane);
+                    assert_eq!((a, c), (block.a, block.c.unwrap_or(0.0)));
+                }
+            }
+        }
+    }
+}

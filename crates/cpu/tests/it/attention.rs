@@ -26,7 +26,8 @@ fn streams(random: &mut Random, heads: Heads, lengths: &[usize]) -> (Vec<Stream>
         k[0] = 1e6;
         k[1] = -1e-6;
         k[2] = 2.0_f32.powi(-14) - 2.0_f32.powi(-26);
-        let v = random.values(n * width, 3.0);
+        let mut v = random.values(n * width, 3.0);
+        v[..4].copy_from_slice(&[-1e6, 65519.0, 3e-5, 2.0_f32.powi(-14) - 2.0_f32.powi(-25)]);
         Stream {
             k,
             v,

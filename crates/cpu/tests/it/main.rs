@@ -3,10 +3,11 @@
 
 mod attention;
 mod linear;
+mod memory;
 mod rowwise;
 
 use arith::format::{Format, Matrix};
-use backend::{Backend, BackendError};
+use backend::{Backend, BackendError, conformance};
 use baton_cpu::{self as cpu, Cpu, Isa};
 
 /// Every way to compute: both instruction sets, several thread counts.
@@ -111,6 +112,23 @@ fn download(cpu: &Cpu, from: &cpu::Rows, values: usize) -> Vec<f32> {
     let mut data = vec![0.0; values];
     cpu.download(from, 0, &mut data);
     data
+}
+
+#[test]
+fn the_conformance_suite_passes_on_every_isa_and_thread_count() {
+    for (name, cpu) in backends() {
+        let report = conformance::run(&cpu, conformance::Level::Quick);
+        assert!(report.ok(), "{name}: {report}");
+    }
+}
+
+#[test]
+#[ignore = "minutes; run by hand with --ignored after a change of a kernel"]
+fn the_conformance_suite_passes_in_full() {
+    for (name, cpu) in backends() {
+        let report = conformance::run(&cpu, conformance::Level::Full);
+        assert!(report.ok(), "{name}: {report}");
+    }
 }
 
 #[test]
