@@ -104,6 +104,13 @@ fn a_tail_that_may_begin_a_stop_string_is_held_back_until_it_does_not() {
 }
 
 #[test]
+fn all_that_may_begin_a_stop_string_is_held_not_just_its_last_character() {
+    let mut stop = stops(&["aab"]);
+    assert_eq!(stop.push("aaa"), piece("a", false));
+    assert_eq!(stop.push("b"), piece("", true));
+}
+
+#[test]
 fn what_is_held_back_at_the_end_is_shown() {
     let mut stop = stops(&["END"]);
     assert_eq!(stop.push("THE EN"), piece("THE ", false));

@@ -11,7 +11,11 @@ use crate::{golden, ids, metadata};
 
 /// A byte-level vocabulary with `merges` and what they make, then the special tokens `<s>` and `</s>`
 /// and the user-defined `[x]`.
-fn small(pre: &str, merges: &[&str], change: impl FnOnce(&mut Writer)) -> Result<Text, TextError> {
+fn small(
+    pre: &str,
+    merges: &[&str],
+    change: impl FnOnce(&mut Writer) -> &mut Writer,
+) -> Result<Text, TextError> {
     let mut tokens: Vec<String> = (0..=255).map(|byte| byte_char(byte).to_string()).collect();
     tokens.extend(merges.iter().map(|merge| merge.replacen(' ', "", 1)));
     let mut types = vec![1; tokens.len()];
@@ -31,7 +35,9 @@ fn small(pre: &str, merges: &[&str], change: impl FnOnce(&mut Writer)) -> Result
     }))
 }
 
-fn nothing(_: &mut Writer) {}
+fn nothing(writer: &mut Writer) -> &mut Writer {
+    writer
+}
 
 /// The tokens of `input` as texts, parted by `|`.
 fn cut(text: &Text, input: &str) -> String {
@@ -127,7 +133,9 @@ fn special_tokens_are_parsed_in_prompts_and_control_tokens_not_in_plain_text() {
 
 #[test]
 fn bos_is_added_once_where_the_checkpoint_asks_for_it() {
-    let add = |w: &mut Writer| drop(w.bool("tokenizer.ggml.add_bos_token", true).finish());
+    fn add(w: &mut Writer) -> &mut Writer {
+        w.bool("tokenizer.ggml.add_bos_token", true)
+    }
     let text = small("gpt-2", &[], add).unwrap();
     assert_eq!(text.encode("a").unwrap(), [256, 97]);
     assert_eq!(text.encode("<s>a").unwrap(), [256, 97]);
@@ -148,9 +156,7 @@ fn bos_is_added_once_where_the_checkpoint_asks_for_it() {
 
 #[test]
 fn replies_end_at_eos_at_eot_and_at_known_turn_ends() {
-    let text = small("gpt-2", &[], |w| {
-        drop(w.u32("tokenizer.ggml.eot_token_id", 5).finish())
-    });
+    let text = small("gpt-2", &[], |w| w.u32("tokenizer.ggml.eot_token_id", 5));
     assert_eq!(text.unwrap().stop_tokens(), [5, 257]);
     let turn_end = Text::from_metadata(&metadata(|w| {
         w.string("tokenizer.ggml.model", "gpt2")
@@ -184,9 +190,7 @@ fn what_is_not_supported_or_contradicts_itself_is_refused_by_name() {
         &["merge 1 (`ab zz`)"],
     );
     says(
-        small("gpt-2", &[], |w| {
-            drop(w.u32("tokenizer.ggml.eot_token_id", 259).finish())
-        }),
+        small("gpt-2", &[], |w| w.u32("tokenizer.ggml.eot_token_id", 259)),
         &["`tokenizer.ggml.eot_token_id`", "below 259, found 259"],
     );
     says(
