@@ -241,11 +241,10 @@ def attend(q, k, v):
 # Section 5
 
 LOG2E, LN2_HI, LN2_LO = map(from_bits, (0x3FB8AA3B, 0x3F317218, 0xB102E308))
-EXP = [F(1), F(1)] + [from_bits(u) for u in (0x3EFFFFFE, 0x3E2AAA49, 0x3D2AAC57, 0x3C091CC0, 0x3AB527B9)]
-LOG1P = [
-    from_bits(u)
-    for u in (0xBF000000, 0x3EAAAAD2, 0xBE800023, 0x3E4CB4BD, 0xBE2A7714, 0x3E1441DF, 0xBE06CCA1, 0x3DD66B94, 0xBD38D103)
-]
+EXP_BITS = "3f800000 3f800000 3efffffe 3e2aaa49 3d2aac57 3c091cc0 3ab527b9"
+LOG1P_BITS = "bf000000 3eaaaad2 be800023 3e4cb4bd be2a7714 3e1441df be06cca1 3dd66b94 bd38d103"
+EXP = [from_bits(int(u, 16)) for u in EXP_BITS.split()]
+LOG1P = [from_bits(int(u, 16)) for u in LOG1P_BITS.split()]
 
 
 def horner(c, x):
