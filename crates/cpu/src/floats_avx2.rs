@@ -1,4 +1,8 @@
 //! Float formats: weights widened eight outputs at a time, rows broadcast, sums in order.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows, panels and groups index several arrays at once, with constant bounds"
+)]
 
 use std::arch::x86_64::*;
 use std::ops::Range;

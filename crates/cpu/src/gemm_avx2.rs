@@ -1,5 +1,9 @@
 //! Block formats for many rows: a pair of panels is unpacked once, then multiplied with four rows
 //! at a time, so that a broadcast serves sixteen outputs and an unpacked weight four rows.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows, panels and groups index several arrays at once, with constant bounds"
+)]
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;

@@ -1,6 +1,10 @@
 //! Block formats for few rows: straight from the packed codes, eight outputs a vector.
 //!
 //! A panel is read once for up to four rows at a time; what follows finds it in cache.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows, panels and groups index several arrays at once, with constant bounds"
+)]
 
 use std::arch::x86_64::*;
 use std::ops::Range;

@@ -177,7 +177,7 @@ fn the_largest_integers_do_not_overflow() {
             };
             let rows = 12;
             let sign = |i: usize| {
-                if i / cols % 3 == 2 && i % 2 == 0 {
+                if i / cols % 3 == 2 && i.is_multiple_of(2) {
                     -1.0
                 } else {
                     1.0
