@@ -188,6 +188,15 @@ impl Driver {
     }
 }
 
+impl Drop for Driver {
+    /// A driver that ends, or panics, leaves no ring that claims to be ready.
+    fn drop(&mut self) {
+        if matches!(self.state(), RingState::Ready | RingState::Booting(_)) {
+            self.set_state(RingState::Waiting("rank 0 has stopped".into()));
+        }
+    }
+}
+
 impl Handle {
     /// Submits a request; the verdict comes before any event.
     ///
