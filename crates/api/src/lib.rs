@@ -8,7 +8,7 @@
 
 mod error;
 mod features;
-pub mod fields;
+mod fields;
 mod limits;
 mod message;
 mod options;

@@ -36,7 +36,7 @@ pub struct Options {
 
 impl Options {
     /// Reads them from a request's body.
-    pub fn read(body: &Fields<'_>, limits: &Limits) -> Result<Self, ApiError> {
+    pub(crate) fn read(body: &Fields<'_>, limits: &Limits) -> Result<Self, ApiError> {
         body.text("user")?;
         let longest = read_max_tokens(body, "max_completion_tokens")?;
         let max_tokens = longest.or(read_max_tokens(body, "max_tokens")?);

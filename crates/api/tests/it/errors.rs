@@ -319,5 +319,9 @@ fn an_engine_that_dies_is_a_503_and_the_server_stays_up() {
     assert_eq!(waiting.join().unwrap(), (503, "ring_failed".into(), None));
     let reply = post(addr, CHAT, &chat(json!("hi"), json!({})));
     assert_eq!(error_of(reply), (503, "ring_not_ready".into(), None));
-    assert_eq!(get(addr, "/health").status, 200);
+    assert_eq!(
+        get(addr, "/health").json()["ring"]["detail"],
+        "rank 0 has stopped"
+    );
+    assert_eq!(get(addr, "/ready").status, 503);
 }

@@ -52,7 +52,12 @@ fn a_chat_stream_is_role_deltas_finish_and_done() {
         assert!(chunk["created"].is_u64() && chunk.get("usage").is_none());
     }
     let choices: Vec<&Value> = chunks.iter().map(|c| &c["choices"][0]).collect();
-    let choice = |delta: Value, finish: Value| json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish});
+    let choice = |delta: Value, finish: Value| {
+        let choice = json!({"index": 0, "delta": delta, "logprobs": null});
+        let mut choice = choice.as_object().unwrap().clone();
+        choice.insert("finish_reason".into(), finish);
+        Value::Object(choice)
+    };
     let expected = [
         choice(json!({"role": "assistant", "content": ""}), json!(null)),
         choice(json!({"content": "a"}), json!(null)),
