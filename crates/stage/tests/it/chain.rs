@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arith::attention::KvDtype;
@@ -24,17 +25,22 @@ pub const SHAPES: Shapes = Shapes {
 /// Layers of every model here but the real one.
 pub const LAYERS: u32 = 3;
 
-/// A seeded llama of [`LAYERS`] layers, written once a process.
+/// A seeded llama; its file is gone as soon as it is mapped.
+pub fn checkpoint(spec: &synthetic::Llama) -> Checkpoint {
+    static FILES: AtomicU32 = AtomicU32::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let name = format!("stage-{}-{number}.gguf", std::process::id());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    synthetic::llama(&path, spec).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    checkpoint
+}
+
+/// The model of most tests, of [`LAYERS`] layers.
 pub fn tiny() -> &'static Checkpoint {
     static TINY: OnceLock<Checkpoint> = OnceLock::new();
-    TINY.get_or_init(|| {
-        let name = format!("stage-tiny-{}.gguf", std::process::id());
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        synthetic::llama(&path, &synthetic::Llama::default()).unwrap();
-        let checkpoint = Checkpoint::open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        checkpoint
-    })
+    TINY.get_or_init(|| checkpoint(&synthetic::Llama::default()))
 }
 
 /// A range of [`tiny`]; rank 0 holds the ends.

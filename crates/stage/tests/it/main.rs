@@ -4,5 +4,6 @@
 mod chain;
 mod contract;
 mod faults;
+mod plain;
 mod smollm2;
 mod stage;

@@ -1,18 +1,18 @@
 //! What only a stage with a model does.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use arith::attention::KvDtype;
 use arith::float::is_spoilt;
 use backend::scalar::Scalar;
 use baton_stage::{Engine, Input, PIECE_ROWS_MAX, Shapes, Stage, StageConfig, need_bytes};
-use weights::{Checkpoint, synthetic};
+use weights::synthetic;
 use wire::plan::{Op, Plan};
 
 use crate::chain::{
-    Chain, Kind, LAYERS, SHAPES, config, cpu, entry, same, say, stage, tiny, tokens,
+    Chain, Kind, LAYERS, SHAPES, checkpoint, config, cpu, entry, same, say, stage, tiny, tokens,
 };
+use crate::plain::Plain;
 
 #[test]
 fn the_cpu_equals_the_reference() {
@@ -23,6 +23,29 @@ fn the_cpu_equals_the_reference() {
     let found = cpu.feed(1, &text, 33);
     same(&found, &expected, "rows");
     same(&cpu.logits(&found), &reference.logits(&expected), "logits");
+}
+
+#[test]
+fn the_layer_program_is_the_family_written_plainly() {
+    let text = tokens(36, 70);
+    for tied in [true, false] {
+        let checkpoint = checkpoint(&synthetic::Llama {
+            tied,
+            ..synthetic::Llama::default()
+        });
+        let stage = Stage::open(cpu().clone(), &checkpoint, config(0..LAYERS)).unwrap();
+        let mut chain = Chain::new(vec![Box::new(stage)]);
+        let rows = chain.feed(1, &text, 64);
+        let mut plain = Plain::new(&checkpoint);
+        let expected: Vec<f32> = text.iter().flat_map(|token| plain.row(*token)).collect();
+        same(&rows, &expected, &format!("rows, tied {tied}"));
+        let last = &rows[69 * chain.hidden()..];
+        same(
+            &chain.logits(last),
+            &plain.logits(last),
+            &format!("logits, tied {tied}"),
+        );
+    }
 }
 
 #[test]
@@ -69,29 +92,6 @@ fn f32_keys_are_another_function() {
             .zip(&Kind::Cpu.chain(&[]).feed(1, &text, 20))
             .all(close)
     );
-}
-
-#[test]
-fn an_untied_head_is_its_own_matrix() {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("stage-untied-{}.gguf", std::process::id()));
-    let logits = [true, false].map(|tied| {
-        let spec = synthetic::Llama {
-            tied,
-            ..synthetic::Llama::default()
-        };
-        synthetic::llama(&path, &spec).unwrap();
-        let checkpoint = Checkpoint::open(&path).unwrap();
-        let mut stage = Stage::open(cpu().clone(), &checkpoint, config(0..LAYERS)).unwrap();
-        stage.prepare(&SHAPES).unwrap();
-        let row: Vec<f32> = (0..64).map(|i| i as f32 - 31.5).collect();
-        let mut logits = Vec::new();
-        stage.logits(&row, &mut logits).unwrap();
-        logits
-    });
-    std::fs::remove_file(&path).unwrap();
-    assert_eq!(logits[0].len(), logits[1].len());
-    assert_ne!(logits[0], logits[1]);
 }
 
 #[test]
