@@ -316,10 +316,10 @@ def main():
     case("rope_adjacent", rope(x, 10, 1e5, 777, True))
     case("rope_halves", rope(x, 10, 1e5, 777, False))
     g = Noise(6)
-    query = [8 * v for v in g.units(8)]
     keys = [g.units(8) for _ in range(700)]
     values = [g.units(8) for _ in range(700)]
-    case("attend", attend(query, keys, values))
+    queries = [[8 * v for v in g.units(8)] for _ in range(8)]
+    case("attend", [x for query in queries for x in attend(query, keys, values)])
     g = Noise(7)
     points = [r32(40 * v) for v in g.units(40)]
     for f in (exp, sigmoid, silu, softplus):

@@ -1,5 +1,6 @@
 //! By tolerance against plain f64, and the properties that the reference must have.
 
+use arith::a16::quantise_slice;
 use arith::attention::{KvDtype, attend};
 use arith::float::{f16_to_f32, f32_to_f16, flush, is_spoilt};
 use arith::format::{Format, Matrix, read_row};
@@ -132,30 +133,71 @@ fn groups_cover_the_slices_once_and_in_order() {
 
 #[test]
 fn a_spoilt_row_spoils_every_output_of_a_linear_and_nothing_else_does() {
-    let bytes = Noise(14).row_bytes(Format::Q8_0, 64);
-    let matrix = Matrix {
-        format: Format::Q8_0,
-        rows: 2,
-        cols: 32,
-        bytes: &bytes,
-    };
-    let mut x = vec![1.0; 32];
-    let mut out = [0.0; 2];
-    for bad in [
-        f32::NAN,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        1.152_921_5e18,
-        -2e18,
-    ] {
-        x[17] = bad;
+    for format in [Format::Q8_0, Format::F16] {
+        let cols = 32;
+        let bytes = vec![0x2c; 2 * cols / format.block_values() * format.block_bytes()];
+        let matrix = Matrix {
+            format,
+            rows: 2,
+            cols,
+            bytes: &bytes,
+        };
+        let mut x = vec![1.0; cols];
+        let mut out = [0.0; 2];
+        for bad in [
+            f32::NAN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            1.152_921_5e18,
+            -2e18,
+        ] {
+            x[13] = bad;
+            linear(&matrix, &x, &mut out);
+            assert!(out.iter().all(|x| x.to_bits() == 0x7fc0_0000), "{bad}");
+        }
+        x[13] = f32::from_bits(0x5d7f_ffff); // the largest value below 2^60
+        assert!(!is_spoilt(&x));
         linear(&matrix, &x, &mut out);
-        assert!(out.iter().all(|x| x.to_bits() == 0x7fc0_0000), "{bad}");
+        assert!(out.iter().all(|x| x.is_finite()), "{format:?} {out:?}");
     }
-    x[17] = f32::from_bits(0x5d7f_ffff); // the largest value below 2^60
-    assert!(!is_spoilt(&x));
-    linear(&matrix, &x, &mut out);
-    assert!(out.iter().all(|x| x.is_finite()));
+}
+
+#[test]
+fn a_slice_below_its_least_amax_quantises_to_zeros() {
+    let least = 9.313_226e-10f32; // 2^-30
+    let mut q = [7; 3];
+    assert_eq!(
+        quantise_slice(&[0.0, least.next_down(), -1e-12], &mut q).to_bits(),
+        0
+    );
+    assert_eq!(q, [0; 3]);
+    let d = quantise_slice(&[0.0, -least, least / 2.0], &mut q);
+    assert_eq!(d, least / 32639.0);
+    assert_eq!(q, [0, -32639, 16320]); // 16319.5 goes to the even neighbour
+}
+
+#[test]
+fn halves_round_right_at_the_edges() {
+    let two = |exponent: i32| libm::scalbn(1.0, exponent) as f32;
+    let tie = two(-14) - two(-25); // between the largest subnormal and 2^-14, which is even
+    for (x, half) in [
+        (tie, 0x0400),
+        (tie.next_down(), 0),
+        (-tie, 0x8400),
+        (two(-14), 0x0400),
+        (1.0 + two(-11), 0x3c00), // ties
+        (1.0 + 3.0 * two(-11), 0x3c02),
+        ((1.0 + two(-11)).next_up(), 0x3c01),
+        (2.0 - two(-11), 0x4000),
+        (65519.9, 0x7bff),
+        (65520.0, 0x7bff),
+        (-1e9, 0xfbff),
+        (f32::INFINITY, 0x7bff),
+        (f32::NAN, 0x7e00),
+        (-0.0, 0),
+    ] {
+        assert_eq!(f32_to_f16(x), half, "{x:e}");
+    }
 }
 
 #[test]
