@@ -18,7 +18,7 @@ impl Scheduler {
     }
 
     /// Pages reserved by running streams: what is left after the next round.
-    fn kept(&self) -> u32 {
+    pub(crate) fn kept(&self) -> u32 {
         self.live().map(|stream| stream.reserved).sum()
     }
 
@@ -58,9 +58,6 @@ impl Scheduler {
     /// Gives free ids to waiting requests, in order of age. `held` is what was reserved before
     /// this round gave anything back: only pages outside it can be written in this round.
     pub(crate) fn admit(&mut self, mut held: u32) {
-        if self.live().next().is_none() {
-            self.tight = false;
-        }
         while let Some(reply) = self.queue.front() {
             let free = |slot: &Slot| matches!(slot, Slot::Free);
             let Some(at) = self.slots.iter().position(free) else {

@@ -41,7 +41,8 @@ impl Scheduler {
         Some(self.issue(mode, &rows))
     }
 
-    /// Gives a row to each decode window of this round; how many.
+    /// Gives a row to each decode window of this round; how many. A row of a stream that gives way
+    /// to a later one of them is counted, and not issued.
     fn pick_windows(&mut self, rows: &mut [u32]) -> u32 {
         let depth = self.limits.depth;
         let decoding = self.live().filter(|s| !s.in_prompt()).count();
@@ -64,11 +65,6 @@ impl Scheduler {
             stream.passed_over = 0;
             share = share.saturating_sub(1);
             rows[id.0 as usize] = u32::from(self.grow(id));
-        }
-        for (slot, rows) in self.slots.iter().zip(rows.iter_mut()) {
-            if !matches!(slot, Slot::Live(_)) {
-                *rows = 0;
-            }
         }
         rows.iter().sum()
     }
@@ -97,6 +93,10 @@ impl Scheduler {
 
     /// Writes the round and puts it in flight.
     fn issue(&mut self, mode: Mode, rows: &[u32]) -> Round {
+        assert!(
+            self.kept() <= self.limits.pages,
+            "more pages than there are"
+        );
         self.number += 1;
         let mut round = Round {
             number: RoundNumber(self.number),

@@ -136,3 +136,45 @@ impl Reply {
         sample::draw(row, &self.request.sampling, self.length())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Sampling;
+
+    #[test]
+    fn prompt_rows_that_are_computed_again_are_not_shown_again() {
+        let request = Request {
+            prompt: vec![1; 6],
+            max_tokens: 1,
+            stop_tokens: Vec::new(),
+            sampling: Sampling {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                seed: 0,
+            },
+            prompt_logits: true,
+            hash_logits: false,
+        };
+        let mut reply = Reply::new(RequestId(1), 1, request, 10);
+        let logits: Vec<f32> = (0..12).map(|x| x as f32).collect();
+        let mut events = Vec::new();
+        assert!(reply.hear(0, &logits[..6], 2, &mut events));
+        assert!(!reply.wants_rows(0, 3) && reply.wants_rows(0, 4));
+        // Preempted; its second life takes larger chunks.
+        assert!(reply.hear(0, &logits[..10], 2, &mut events));
+        assert!(!reply.hear(5, &logits[10..], 2, &mut events));
+        let shown = |event: &(RequestId, Event)| match &event.1 {
+            Event::PromptLogits { first, logits } => Some((*first, logits.clone())),
+            _ => None,
+        };
+        let shown: Vec<_> = events.iter().filter_map(shown).collect();
+        let expected = [(0, 0..6), (3, 6..10), (5, 10..12)];
+        assert_eq!(
+            shown,
+            expected.map(|(first, at)| (first, logits[at].to_vec()))
+        );
+    }
+}

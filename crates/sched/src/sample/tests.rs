@@ -145,6 +145,13 @@ fn greedy_ties_go_to_the_lowest_id() {
 }
 
 #[test]
+fn equal_scores_go_to_the_lowest_id_in_whatever_order_they_come() {
+    // So large that the noise is lost.
+    let one = |id| Candidate { scaled: 1e300, id };
+    assert_eq!(race([9, 4, 7].into_iter().map(one), 0, 0), 4);
+}
+
+#[test]
 fn the_default_seed_depends_on_every_token_and_the_salt() {
     let seed = default_seed(&[1, 22, 333], 0);
     // SHA-256 of "1,22,333|0".
