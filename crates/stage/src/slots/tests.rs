@@ -241,6 +241,16 @@ fn a_context_or_a_cache_that_is_full_is_refused() {
     );
     let error = refusal(&mut slots, &plan(vec![entry(2, Op::Open, 0, 129, 0, 0)]));
     assert_eq!(error, "TooFewPages: stream 2 needs 3 pages, 2 are free");
+    // What the same plan gives back counts as free.
+    let open = |id| entry(id, Op::Open, 0, 192, 0, 0);
+    slots
+        .apply(&plan(vec![
+            entry(1, Op::Close, 0, 0, 0, 3),
+            open(2),
+            open(3),
+        ]))
+        .unwrap();
+    assert_eq!(slots.pages_free(), 12 - 6);
 }
 
 /// A stream as the model sees it: the stamp that each of its positions was written with.
