@@ -103,6 +103,18 @@ fn attention_is_close_to_an_exact_softmax() {
 }
 
 #[test]
+fn the_sums_of_a_tile_are_flushed_before_they_are_merged() {
+    let two = |exponent: i32| libm::scalbn(1.0, exponent) as f32;
+    let k = vec![0.0; 128];
+    let mut v = vec![two(-30); 128];
+    v[64..].fill(0.0);
+    (v[64], v[65]) = (two(-30), two(-37) - two(-30)); // the second tile sums to 2^-37
+    let mut out = [1.0];
+    attend(&[1.0], &k, &v, 1, &mut out);
+    assert_eq!(out[0], two(-31));
+}
+
+#[test]
 fn a_rotated_head_keeps_the_length_of_its_pairs() {
     let x = Noise(13).units(64);
     let table = RopeRows::new(1e4, 64, &[0, 100_000]);

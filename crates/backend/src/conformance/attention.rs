@@ -22,6 +22,8 @@ enum Taste {
     Tiny,
     /// Some keys and values beyond binary16, some far below it.
     Wild,
+    /// Small values, and every other tile so small that its sums are flushed.
+    Faint,
     /// Queries of zero: all weights equal.
     Zero,
     /// A NaN key early in the first stream, a NaN query in the second.
@@ -54,7 +56,13 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
             Taste::Normal,
             &[(60, 7), (5, 1), (129, 1)],
         );
-        for taste in [Taste::Tiny, Taste::Wild, Taste::Zero, Taste::Nan] {
+        for taste in [
+            Taste::Tiny,
+            Taste::Wild,
+            Taste::Faint,
+            Taste::Zero,
+            Taste::Nan,
+        ] {
             case(checks, ODD, dtype, taste, &[(80, 5), (3, 2), (190, 1)]);
         }
         case(checks, ODD, dtype, Taste::Normal, PROMPT);
@@ -111,8 +119,18 @@ impl Values {
             (0..n).map(|_| what(noise, taste)).collect()
         };
         let mut k = fill(rows * width, stored);
-        let v = fill(rows * width, stored);
+        let mut v = fill(rows * width, stored);
         let mut q = fill(rows * heads.query * heads.dim, query);
+        if taste == Taste::Faint {
+            for (i, v) in v.iter_mut().enumerate() {
+                let even = (i / width / TILE_KEYS).is_multiple_of(2);
+                *v = if even {
+                    noise.spread(-26, -24)
+                } else {
+                    noise.spread(-42, -37)
+                };
+            }
+        }
         if taste == Taste::Nan && stream == 0 {
             k[2 * width..3 * width].fill(f32::NAN);
         }

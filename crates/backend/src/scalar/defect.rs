@@ -38,6 +38,8 @@ pub enum Defect {
     InfiniteHalf,
     /// Tiles are merged in one run, without chunks.
     NoChunks,
+    /// A tile's sums are not flushed before they are merged.
+    UnflushedTile,
     /// Tile edges are 32 keys off.
     ShiftedTiles,
     /// Every row reads the pages of the round's first stream.
@@ -54,7 +56,7 @@ pub enum Defect {
 
 impl Defect {
     /// Every defect.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::DroppedSlice,
         Self::SwappedTree,
         Self::UnfusedDot,
@@ -72,6 +74,7 @@ impl Defect {
         Self::SubnormalHalf,
         Self::InfiniteHalf,
         Self::NoChunks,
+        Self::UnflushedTile,
         Self::ShiftedTiles,
         Self::FirstTable,
         Self::SiluTail,

@@ -199,6 +199,7 @@ pub(super) fn attend(defect: Defect, q: &[f32], k: &[f32], v: &[f32], out: &mut 
     let dim = q.len();
     let (first, chunk) = match defect {
         Defect::NoChunks => (TILE_KEYS, usize::MAX),
+        Defect::UnflushedTile => (TILE_KEYS, CHUNK_KEYS),
         Defect::ShiftedTiles => (TILE_KEYS / 2, CHUNK_KEYS),
         _ => return arith::attention::attend(q, k, v, dim, out),
     };
@@ -208,8 +209,12 @@ pub(super) fn attend(defect: Defect, q: &[f32], k: &[f32], v: &[f32], out: &mut 
     let mut from = 0;
     while from < keys {
         let to = keys.min(if from == 0 { first } else { from + TILE_KEYS });
-        let tile = |x: &[f32]| x[from * dim..to * dim].to_vec();
-        push(&mut part, Partial::tile(q, &tile(k), &tile(v), scale(dim)));
+        let (k, v) = (&k[from * dim..to * dim], &v[from * dim..to * dim]);
+        let mut tile = Partial::tile(q, k, v, scale(dim));
+        if defect == Defect::UnflushedTile {
+            tile.o = unflushed(q, k, v, tile.m);
+        }
+        push(&mut part, tile);
         if to.is_multiple_of(chunk) || to == keys {
             push(
                 &mut whole,
@@ -222,6 +227,18 @@ pub(super) fn attend(defect: Defect, q: &[f32], k: &[f32], v: &[f32], out: &mut 
     if let Some(whole) = whole {
         whole.finish(out);
     }
+}
+
+/// The weighted sums of a tile whose largest score is `m`, as they are before the flush.
+fn unflushed(q: &[f32], k: &[f32], v: &[f32], m: f32) -> Vec<f32> {
+    let dim = q.len();
+    let mut o = vec![0.0; dim];
+    for (k, v) in k.chunks_exact(dim).zip(v.chunks_exact(dim)) {
+        let s = q.iter().zip(k).fold(0.0, |s, (&q, &k)| fma(q, k, s)) * scale(dim);
+        let p = arith::exp::exp(s - m);
+        o.iter_mut().zip(v).for_each(|(o, &v)| *o = fma(p, v, *o));
+    }
+    o
 }
 
 fn push(sum: &mut Option<Partial>, next: Partial) {
