@@ -90,7 +90,7 @@ pub fn lead(
     ring_check::check_ring(&ranks, &terms.expected)?;
     let agree = Agree::of(&ranks, terms.shapes, terms.depth, Fields::new())?;
     send(links, &Message::Agree(agree.clone()))?;
-    prepare(engine, Rank(0), &agree)?;
+    prepare(links, engine, Rank(0), &agree)?;
     let payload = inbox::control(
         &links.inbound,
         Rank(world - 1),
@@ -137,7 +137,7 @@ pub fn follow(
         other => return Err(out_of_turn("agreement", Rank(0), &other)),
     };
     send_payload(links, payload)?;
-    prepare(engine, rank, &agree)?;
+    prepare(links, engine, rank, &agree)?;
     for before in (0..rank.0).map(Rank) {
         let payload = inbox::control(&links.inbound, before, "readiness", times.ready)?;
         match decode(before, &payload)? {
@@ -149,7 +149,15 @@ pub fn follow(
     Ok(agree)
 }
 
-fn prepare(engine: &mut dyn Engine, rank: Rank, agree: &Agree) -> Result<(), RingError> {
+/// Allocates for the agreed shapes, and lets the link take rows of that size: both before this
+/// rank says that it is ready.
+fn prepare(
+    links: &Neighbours,
+    engine: &mut dyn Engine,
+    rank: Rank,
+    agree: &Agree,
+) -> Result<(), RingError> {
+    links.set_rows_bytes_max(agree.shapes.round_rows_max as usize * engine.hidden() * 4);
     engine.reset();
     engine
         .prepare(&agree.shapes)

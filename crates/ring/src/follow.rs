@@ -64,21 +64,20 @@ impl<J: Join> Follower<J> {
     ) -> Result<std::convert::Infallible, RingError> {
         let rank = self.describe.rank;
         tracing::info!("rank {rank}: connected, epoch {:016x}", links.epoch.0);
-        let agree = boot::follow(links, &self.describe, &self.times, engine)?;
-        links.set_rows_bytes_max(agree.shapes.round_rows_max as usize * engine.hidden() * 4);
+        boot::follow(links, &self.describe, &self.times, engine)?;
         tracing::info!("rank {rank}: ready");
         let hop = Hop::of(rank.0, self.world);
         let mut out = Vec::new();
         let mut done = 0;
         loop {
-            let (frame, plan) = self.next_plan(links, engine)?;
+            let (mut frame, mut plan) = self.next_plan(links, engine)?;
             let hidden = engine.hidden();
             let rows = match plan.rows() {
                 0 => Vec::new(),
                 n => {
-                    let frame = self.next_frame(links, engine)?;
-                    hop::expect(&frame, Kind::Rows, frame.round)?;
-                    wire::rows::decode(&frame.payload, n, hidden).map_err(|error| {
+                    let arrived = self.next_frame(links, engine)?;
+                    hop::expect(&arrived, Kind::Rows, frame.round)?;
+                    wire::rows::decode(&arrived.payload, n, hidden).map_err(|error| {
                         RingError::Wire {
                             from: before(rank, self.world),
                             error,
@@ -90,6 +89,12 @@ impl<J: Join> Follower<J> {
             engine
                 .step(&plan, Input::Rows(&rows), &mut out)
                 .map_err(|error| RingError::Stage { rank, error })?;
+            if !plan.keeps.is_empty() {
+                for (keep, held) in plan.keeps.iter_mut().zip(engine.held()) {
+                    keep.held &= held;
+                }
+                frame.payload = plan.encode()?;
+            }
             done = frame.round.0;
             links.set_progress(frame.round, done);
             hop::send(

@@ -149,7 +149,6 @@ impl<J: Join> Leader<J> {
     ) -> Result<(), RingError> {
         self.booting("the ranks describe themselves and load");
         let agree = boot::lead(links, &self.describe, &self.terms(), engine)?;
-        links.set_rows_bytes_max(agree.shapes.round_rows_max as usize * engine.hidden() * 4);
         self.booting("the canary is on its way");
         let mut rounds = Rounds::new(links, engine, self.layout.world(), &agree, self.queue_max);
         self.canary.expected = Some(canary::fly(&mut rounds, &self.canary)?);
