@@ -50,7 +50,6 @@ impl Scheduler {
         let front = self.queue.front();
         assert!(front.is_none_or(|front| front.age > reply.age));
         self.queue.push_front(reply);
-        self.tight = true;
         self.preemptions += 1;
         id
     }
@@ -65,7 +64,7 @@ impl Scheduler {
             };
             let rows = (reply.length() + TILE_KEYS as u32).min(reply.rows_max());
             let need = pages_of(rows);
-            if self.tight || held.max(self.kept()) + need > self.limits.pages {
+            if held.max(self.kept()) + need > self.limits.pages {
                 return;
             }
             held += need;

@@ -15,8 +15,8 @@ use crate::{Event, Failure, Finish, Limits, Refusal, Request, RequestId};
 /// then grows page by page, one window ahead of need. When it can't grow, the newest stream is
 /// preempted: its request goes back to the head of the queue and is computed again later from
 /// its tokens, prompt and reply, which gives the same bytes. The oldest stream is never
-/// preempted and any single request fits, so every request ends. After a preemption nothing is
-/// admitted until a stream has ended.
+/// preempted and any single request fits, so every request ends. A preempted request needs the
+/// pages that it gave, one of which has been taken, so it comes back when a stream has ended.
 #[derive(Debug)]
 pub struct Scheduler {
     pub(crate) limits: Limits,
@@ -27,8 +27,6 @@ pub struct Scheduler {
     pub(crate) flights: VecDeque<Flight>,
     /// Of the last issued round.
     pub(crate) number: u64,
-    /// A preemption has happened since a stream last ended.
-    pub(crate) tight: bool,
     pub(crate) preemptions: u64,
     submitted: u64,
     cancelled: Vec<StreamId>,
@@ -74,7 +72,6 @@ impl Scheduler {
             slots: (0..streams).map(|_| Slot::Free).collect(),
             flights: VecDeque::new(),
             number: 0,
-            tight: false,
             preemptions: 0,
             submitted: 0,
             cancelled: Vec::new(),
@@ -130,7 +127,6 @@ impl Scheduler {
             self.cancelled.push(at);
         }
         let mut reply = self.end(at, Op::Cancel);
-        self.tight = false;
         Some(reply.done(Finish::Cancelled))
     }
 
@@ -169,7 +165,6 @@ impl Scheduler {
                     Op::Close
                 };
                 self.end(id, op);
-                self.tight = false;
             }
         }
         events
@@ -187,7 +182,6 @@ impl Scheduler {
         self.flights.clear();
         self.cancelled.clear();
         self.number = 0;
-        self.tight = false;
         replies.sort_by_key(|reply| reply.age);
         let failed = |reply: Reply| (reply.id, Event::Failed(failure.clone()));
         replies.into_iter().map(failed).collect()

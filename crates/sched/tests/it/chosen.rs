@@ -308,6 +308,20 @@ fn pages_that_a_round_gives_back_are_taken_in_the_next() {
 }
 
 #[test]
+fn a_page_that_a_reply_grows_into_is_not_given_away() {
+    let mut desk = Desk::new(Limits { pages: 4, ..LIMITS });
+    desk.ask(1, 60, 100).unwrap();
+    while desk.sched.table().first().is_none_or(|s| s.first < 126) {
+        let round = desk.issue();
+        desk.back(&round, |_| ONE);
+    }
+    // Of the two pages that are free, one is the next but one window's.
+    desk.ask(2, 60, 100).unwrap();
+    assert_eq!(short(&desk.issue()).len(), 1);
+    assert_eq!(desk.sched.waiting(), 1);
+}
+
+#[test]
 fn what_can_not_be_taken_in_is_refused_by_name() {
     let mut desk = Desk::new(LIMITS);
     assert_eq!(desk.ask(1, 0, 1), Err(Refusal::Empty));
