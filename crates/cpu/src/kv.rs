@@ -102,7 +102,6 @@ pub(crate) fn kv_write(pool: &Pool, level: Level, kv: &mut Kv, k: &Rows, v: &Row
         pages: kv.pages,
         kv_heads,
         head_values,
-        dim,
     };
     let write = |head: usize, store: &Target<'_>| {
         for (r, at) in map.rows.iter().enumerate() {
@@ -130,7 +129,6 @@ struct Place {
     pages: usize,
     kv_heads: usize,
     head_values: usize,
-    dim: usize,
 }
 
 impl Place {
@@ -143,7 +141,6 @@ impl Place {
     }
 
     fn start(&self, page: usize, head: usize) -> usize {
-        debug_assert_eq!(self.head_values, self.dim * TILE_KEYS);
         (page * self.kv_heads + head) * self.head_values
     }
 }

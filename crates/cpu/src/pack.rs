@@ -219,9 +219,7 @@ fn pack_blocks(matrix: &Matrix<'_>, panel: usize, out: &mut [u8]) {
                 }
             }
             let mut put = |at: usize, x: f32| {
-                let bits = exact_half(x);
-                debug_assert_eq!(f16_to_f32(bits).to_bits(), x.to_bits());
-                record[at + 2 * lane..][..2].copy_from_slice(&bits.to_le_bytes());
+                record[at + 2 * lane..][..2].copy_from_slice(&exact_half(x).to_le_bytes());
             };
             put(codes, affine.a);
             if let Some(c) = affine.c {

@@ -86,3 +86,74 @@ pub(crate) unsafe fn load_halves(from: *const u8) -> __m256 {
     // SAFETY: the caller's promise.
     unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    /// Every 997th f32 and those around the edges of the functions' domains, in eights.
+    fn inputs() -> Vec<[f32; 8]> {
+        let edges = [
+            0.0,
+            FLUSH_BELOW,
+            EXP_MIN,
+            EXP_MAX,
+            88.0,
+            -88.0,
+            f32::INFINITY,
+        ];
+        let near = edges.into_iter().flat_map(|e: f32| {
+            (-4..4).flat_map(move |i| [e, -e].map(|e| e.to_bits().wrapping_add_signed(i)))
+        });
+        let bits: Vec<u32> = (0..u32::MAX / 997).map(|i| i * 997).chain(near).collect();
+        let eight = |bits: &[u32; 8]| bits.map(f32::from_bits);
+        bits.as_chunks()
+            .0
+            .iter()
+            .chain(bits.as_rchunks().1)
+            .map(eight)
+            .collect()
+    }
+
+    fn check(vector: impl Fn(__m256) -> __m256, scalar: fn(f32) -> f32) {
+        for x in inputs() {
+            let mut found = [0.0_f32; 8];
+            // SAFETY: eight floats are eight lanes; the callers tested for the features.
+            unsafe {
+                _mm256_storeu_ps(found.as_mut_ptr(), vector(_mm256_loadu_ps(x.as_ptr())));
+            }
+            for (x, found) in x.into_iter().zip(found) {
+                let expected = scalar(x);
+                let same = found.to_bits() == expected.to_bits();
+                assert!(
+                    same || found.is_nan() && expected.is_nan(),
+                    "{x:e}: {found:e}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_give_the_bits_of_the_reference() {
+        if Level::vector().is_ok() {
+            // SAFETY: the CPU has the features.
+            unsafe {
+                check(|x| flush(x), arith::float::flush);
+                check(|x| exp(x), arith::exp::exp);
+                check(|x| silu(x), arith::exp::silu);
+            }
+        }
+    }
+
+    #[test]
+    fn a_fold_adds_in_the_order_of_the_reference() {
+        let lanes: [f32; 32] = std::array::from_fn(|i| (i as f32 + 0.3).powi(5));
+        if Level::vector().is_ok() {
+            // SAFETY: the CPU has the features; 8 of 32 lanes each.
+            let found =
+                unsafe { fold([0, 8, 16, 24].map(|at| _mm256_loadu_ps(lanes.as_ptr().add(at)))) };
+            assert_eq!(found.to_bits(), arith::norm::fold(lanes).to_bits());
+        }
+    }
+}

@@ -15,8 +15,8 @@ fn inputs(random: &mut Random, rows: usize, cols: usize) -> Vec<f32> {
     let mut x = Vec::new();
     for row in 0..rows {
         let scale = match row % 7 {
-            1 => 2.0_f32.powi(-34),
-            2 => 2.0_f32.powi(40),
+            1 | 2 => 2.0_f32.powi(-34),
+            6 => 2.0_f32.powi(40),
             3 => 0.0,
             4 => 2.0_f32.powi(-20),
             _ => 4.0,
@@ -28,6 +28,9 @@ fn inputs(random: &mut Random, rows: usize, cols: usize) -> Vec<f32> {
             6 => x[last] = f32::INFINITY,
             8 => x[last] = 2.0_f32.powi(60),
             9 => x[last] = f32::NAN,
+            // Just enough, and not quite enough, not to quantise to zeros.
+            1 => x[last] = 2.0_f32.powi(-30),
+            2 => x[last] = f32::from_bits(2.0_f32.powi(-30).to_bits() - 1),
             _ => {}
         }
     }
