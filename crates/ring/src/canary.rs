@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::RingError;
 use crate::inbox::{self, Wake};
-use crate::lead::Rounds;
+use crate::rounds::Rounds;
 
 /// Tokens of the canary's reply.
 const TOKENS: u32 = 3;

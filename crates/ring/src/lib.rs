@@ -17,5 +17,6 @@ pub mod key;
 pub mod lead;
 pub mod link;
 pub mod memory;
+pub(crate) mod rounds;
 pub mod session;
 pub mod tcp;

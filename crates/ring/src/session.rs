@@ -28,6 +28,9 @@ pub enum SessionError {
         /// Bytes announced.
         found: usize,
     },
+    /// The system has no randomness for a fresh key.
+    #[error("NoRandom: {0}")]
+    NoRandom(String),
     /// A preamble or hello that is not this protocol's.
     #[error(transparent)]
     Hello(#[from] WireError),
@@ -56,6 +59,7 @@ impl SessionError {
             Self::BadSecret | Self::Unanswered => "BadSecret",
             Self::BadAnswer => "BadAnswer",
             Self::BadMessage { .. } => "BadMessage",
+            Self::NoRandom(_) => "NoRandom",
             Self::Hello(error) => error.code(),
             Self::BadRecord { .. } => "BadRecord",
             Self::BadCut { .. } => "BadCut",
@@ -78,10 +82,10 @@ mod tests {
         ours: &Key,
         theirs: &Key,
     ) -> Result<(Finished, Finished), SessionError> {
-        let (called, one) = handshake::connect(ours, cipher, &PROLOGUE).call(b"hello");
+        let (called, one) = handshake::connect(ours, cipher, &PROLOGUE).call(b"hello")?;
         let (answering, payload) = handshake::accept(theirs, cipher, &PROLOGUE).called(&one)?;
         assert_eq!(payload, b"hello");
-        let (acceptor, two) = answering.answer(b"welcome");
+        let (acceptor, two) = answering.answer(b"welcome")?;
         let (connector, payload) = called.answered(&two)?;
         assert_eq!(payload, b"welcome");
         Ok((connector, acceptor))
@@ -138,7 +142,9 @@ mod tests {
 
     #[test]
     fn another_prologue_is_refused() {
-        let (_, one) = handshake::connect(&key(1), Cipher::AesGcm, &PROLOGUE).call(b"hello");
+        let (_, one) = handshake::connect(&key(1), Cipher::AesGcm, &PROLOGUE)
+            .call(b"hello")
+            .unwrap();
         let acceptor = handshake::accept(&key(1), Cipher::AesGcm, b"connectacceptorz");
         assert_eq!(acceptor.called(&one).err(), Some(SessionError::BadSecret));
     }

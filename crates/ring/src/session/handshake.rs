@@ -61,13 +61,13 @@ impl Noise {
         }
     }
 
-    fn write(&mut self, payload: &[u8]) -> Vec<u8> {
+    fn write(&mut self, payload: &[u8]) -> Result<Vec<u8>, SessionError> {
         let mut message = vec![0; payload.len() + MESSAGE_OVERHEAD_BYTES];
-        match self.state.write_message(payload, &mut message) {
-            Ok(bytes) => assert_eq!(bytes, message.len(), "a key, the payload and a tag"),
-            Err(error) => unreachable!("it is this end's turn: {error}"),
-        }
-        message
+        // The types leave one way to fail: no randomness for the fresh key.
+        let written = self.state.write_message(payload, &mut message);
+        let bytes = written.map_err(|error| SessionError::NoRandom(error.to_string()))?;
+        assert_eq!(bytes, message.len(), "a key, the payload and a tag");
+        Ok(message)
     }
 
     fn read(&mut self, message: &[u8]) -> Option<Vec<u8>> {
@@ -90,9 +90,12 @@ pub fn accept(key: &Key, cipher: Cipher, prologue: &[u8; 16]) -> Acceptor {
 
 impl Connector {
     /// Message 1.
-    pub fn call(mut self, payload: &[u8]) -> (Called, Vec<u8>) {
-        let message = self.0.write(payload);
-        (Called(self.0), message)
+    ///
+    /// # Errors
+    /// `NoRandom`.
+    pub fn call(mut self, payload: &[u8]) -> Result<(Called, Vec<u8>), SessionError> {
+        let message = self.0.write(payload)?;
+        Ok((Called(self.0), message))
     }
 }
 
@@ -126,15 +129,16 @@ impl Acceptor {
 
 impl Answering {
     /// Message 2.
-    pub fn answer(mut self, payload: &[u8]) -> (Finished, Vec<u8>) {
-        let message = self.0.write(payload);
-        (
-            Finished {
-                noise: self.0,
-                connector: false,
-            },
-            message,
-        )
+    ///
+    /// # Errors
+    /// `NoRandom`.
+    pub fn answer(mut self, payload: &[u8]) -> Result<(Finished, Vec<u8>), SessionError> {
+        let message = self.0.write(payload)?;
+        let finished = Finished {
+            noise: self.0,
+            connector: false,
+        };
+        Ok((finished, message))
     }
 }
 

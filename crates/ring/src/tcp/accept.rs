@@ -116,7 +116,7 @@ async fn prove(
         refusal: refusal.clone(),
     }
     .encode()?;
-    let (finished, message) = answering.answer(&answer);
+    let (finished, message) = answering.answer(&answer)?;
     write_message(&mut stream, &message).await?;
     if let Some(refusal) = refusal {
         let error = refuse(&mut stream, shared, finished, &refusal, &peer).await;

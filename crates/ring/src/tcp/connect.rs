@@ -150,7 +150,9 @@ async fn shake(
     let hello = shared.hello(Role::Connector, epoch);
     let payload = hello.encode().map_err(|e| Failed::Never(e.into()))?;
     let connector = handshake::connect(&shared.key, cipher, &prologue);
-    let (called, message) = connector.call(&payload);
+    let (called, message) = connector
+        .call(&payload)
+        .map_err(|e| Failed::Later(bad(e)))?;
     write_message(&mut stream, &message).await.map_err(closed)?;
     let (min, max) = (
         HELLO_BYTES + MESSAGE_OVERHEAD_BYTES,
