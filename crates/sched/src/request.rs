@@ -19,19 +19,6 @@ pub struct Request {
     pub hash_logits: bool,
 }
 
-impl Request {
-    /// Refuses an empty prompt, and tokens that a vocabulary of `vocab` does not have.
-    pub fn check_tokens(&self, vocab: u32) -> Result<(), Refusal> {
-        if self.prompt.is_empty() {
-            return Err(Refusal::Empty);
-        }
-        match self.prompt.iter().find(|&&id| id >= vocab) {
-            Some(&id) => Err(Refusal::OtherToken { id, vocab }),
-            None => Ok(()),
-        }
-    }
-}
-
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {

@@ -336,8 +336,6 @@ fn what_can_not_be_taken_in_is_refused_by_name() {
     }
     let full = Refusal::QueueFull { waiting: 6 };
     assert_eq!(desk.ask(7, 1, 1), Err(full));
-    let other = Refusal::OtherToken { id: 1001, vocab: 9 };
-    assert_eq!(request(1001, 1, 1).check_tokens(9), Err(other));
     let mut narrow = Desk::new(Limits { pages: 1, ..LIMITS });
     let too_long = Refusal::TooLong {
         prompt: 64,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use sched::{Limits, Round, SlotState};
-use wire::plan::{Entry, Mode, Op, Want};
+use wire::plan::{Entry, Mode, Op, Plan, Want};
 
 use crate::asks::{Ask, absorb, logits};
 
@@ -156,6 +156,8 @@ impl Model {
         let named: Vec<_> = round.wanted.iter().map(|w| (w.0.0, w.1, w.2)).collect();
         rule(named == wanted, "Wanted", (named, wanted))?;
         self.check_fair(plan.entries.as_slice())?;
+        let payload = plan.encode().map_err(|fault| format!("Wire: {fault}"))?;
+        rule(Plan::decode(&payload).as_ref() == Ok(plan), "Wire", plan)?;
         self.flights.push_back(returned);
         Ok(())
     }
