@@ -1,0 +1,207 @@
+//! What a `cargo test` run says, summed up: a test that skips itself passes for the harness, so
+//! its own word is looked for in its output.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result};
+
+/// Counts of one run.
+#[derive(Debug, Default)]
+pub struct Report {
+    passed: usize,
+    failed: usize,
+    ended_well: bool,
+    /// Tests that did not run, each with its reason.
+    skipped: Vec<String>,
+    /// Skipped tests that the harness counts as passed.
+    counted: usize,
+    /// The test whose output is being read, until it says that it skips itself.
+    current: Option<String>,
+    /// Inside the output of tests that passed.
+    quiet: bool,
+}
+
+impl Report {
+    /// Whether every test passed and the run came to its end.
+    pub fn success(&self) -> bool {
+        self.ended_well && self.failed == 0
+    }
+
+    /// One line.
+    pub fn verdict(&self) -> String {
+        let passed = self.passed.saturating_sub(self.counted);
+        format!(
+            "{passed} passed, {} failed, {} skipped",
+            self.failed,
+            self.skipped.len()
+        )
+    }
+
+    /// Each skipped test and why.
+    pub fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    /// Takes one line of the harness; whether a reader wants to see it.
+    fn take(&mut self, line: &str) -> bool {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            self.quiet = false;
+            self.current = None;
+            self.passed += count(counts, "passed");
+            self.failed += count(counts, "failed");
+            return true;
+        }
+        if let Some((test, reason)) = ignored(line) {
+            self.skipped.push(format!("{test}: {reason}"));
+            return true;
+        }
+        if let Some(test) = line
+            .strip_prefix("---- ")
+            .and_then(|l| l.strip_suffix(" stdout ----"))
+        {
+            self.current = Some(test.to_owned());
+            return !self.quiet;
+        }
+        match line {
+            "successes:" => self.quiet = true,
+            "failures:" => self.quiet = false,
+            _ if is_skip(line) => {
+                if let Some(test) = self.current.take() {
+                    self.note(format!("{test}: {line}"));
+                }
+            }
+            _ => {}
+        }
+        !self.quiet
+    }
+
+    /// A test that says itself that it does not run.
+    fn note(&mut self, skip: String) {
+        self.skipped.push(skip);
+        self.counted += 1;
+    }
+}
+
+/// `7` of `ok. 7 passed; 0 failed; ...`.
+fn count(counts: &str, what: &str) -> usize {
+    let words: Vec<&str> = counts.split([' ', ';']).filter(|w| !w.is_empty()).collect();
+    let pair = words.windows(2).find(|pair| pair[1] == what);
+    pair.and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
+}
+
+/// Name and reason of `test NAME ... ignored, REASON`.
+fn ignored(line: &str) -> Option<(&str, &str)> {
+    let (test, rest) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
+    let reason = rest.trim_start_matches([',', ' ']);
+    Some((test, if reason.is_empty() { "ignored" } else { reason }))
+}
+
+fn is_skip(line: &str) -> bool {
+    line.get(..7)
+        .is_some_and(|word| word.eq_ignore_ascii_case("skipped"))
+}
+
+/// Runs `cargo test`, shows its output and sums it up.
+pub fn run(command: &mut Command) -> Result<Report> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("can't run {command:?}"))?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let report = Mutex::<Report>::default();
+    let locked = || {
+        report
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    };
+    std::thread::scope(|scope| -> Result<()> {
+        let errors = scope.spawn(|| -> Result<()> {
+            for line in BufReader::new(err.context("a pipe")?).lines() {
+                let line = line?;
+                eprintln!("{line}");
+                // A test that writes past the harness's capture.
+                if is_skip(&line) {
+                    locked().note(line);
+                }
+            }
+            Ok(())
+        });
+        for line in BufReader::new(out.context("a pipe")?).lines() {
+            let line = line?;
+            if locked().take(&line) {
+                println!("{line}");
+            }
+        }
+        errors
+            .join()
+            .map_err(|_| anyhow::anyhow!("the reader of errors panicked"))?
+    })?;
+    let mut report = report
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    report.ended_well = child.wait()?.success();
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Report, Vec<&str>) {
+        let mut report = Report {
+            ended_well: true,
+            ..Report::default()
+        };
+        let shown = text.lines().filter(|line| report.take(line)).collect();
+        (report, shown)
+    }
+
+    const RUN: &str = "\
+running 3 tests
+test a ... ok
+test slow ... ignored, minutes; by hand
+test model ... ok
+
+successes:
+
+---- a stdout ----
+figures nobody asked for
+---- model stdout ----
+skipped: no model
+SKIPPED: no model, said again
+
+successes:
+    a
+    model
+
+test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+
+    #[test]
+    fn skipped_tests_are_counted_once_and_not_as_passed() {
+        let (report, shown) = read(RUN);
+        assert_eq!(report.verdict(), "1 passed, 0 failed, 2 skipped");
+        assert!(report.success());
+        assert!(!shown.contains(&"figures nobody asked for"));
+        assert!(shown.contains(&"test a ... ok"));
+    }
+
+    #[test]
+    fn a_failure_is_shown_and_makes_the_run_fail() {
+        let (report, shown) = read(
+            "failures:\n\n---- b stdout ----\npanicked\n\n\
+             test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured\n",
+        );
+        assert!(!report.success());
+        assert_eq!(report.verdict(), "0 passed, 1 failed, 0 skipped");
+        assert!(shown.contains(&"panicked"));
+    }
+
+    #[test]
+    fn counts_of_several_binaries_add_up() {
+        let (report, _) = read(&RUN.repeat(2));
+        assert_eq!(report.verdict(), "2 passed, 0 failed, 4 skipped");
+    }
+}
