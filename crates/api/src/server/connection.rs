@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::unstalled::Unstalled;
-use super::{Phase, ServeError, Shared, reached, routes};
+use super::{ServeError, Shared, closed, routes};
 
 /// Pause after a failed accept: descriptors run out, and come back when connections close.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -115,10 +115,10 @@ async fn converse(stream: TcpStream, router: Router, shared: Arc<Shared>) {
         .max_buf_size(limits.connection_buffer_bytes_max)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
-    let mut phase = shared.phase.subscribe();
+    let mut closing = shared.closing.subscribe();
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = reached(&mut phase, Phase::Closing) => {
+        () = closed(&mut closing) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -51,23 +51,10 @@ pub enum ServeError {
     Listener(std::io::Error),
 }
 
-/// Where the server's life stands; only ever moves on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
-    /// Requests are taken.
-    Serving,
-    /// New requests are refused; running replies go on.
-    Draining,
-    /// Running replies end with an error.
-    Halted,
-    /// Connections close after the bytes that are due.
-    Closing,
-}
-
-/// Waits until the server's life is as far as `phase`.
-async fn reached(receiver: &mut watch::Receiver<Phase>, phase: Phase) {
+/// Waits until connections are to close.
+async fn closed(closing: &mut watch::Receiver<bool>) {
     // The sender lives in `Shared`; its end is an end too.
-    let _ = receiver.wait_for(|&now| now >= phase).await;
+    let _ = closing.wait_for(|&closing| closing).await;
 }
 
 /// What every connection sees.
@@ -76,7 +63,9 @@ struct Shared {
     started: Instant,
     /// Part of each reply's id.
     started_ns: u128,
-    phase: watch::Sender<Phase>,
+    /// Running replies end with an error, connections after the bytes that are due.
+    closing: watch::Sender<bool>,
+    /// Replies in the making.
     active: watch::Sender<u32>,
     tokenising: Arc<Semaphore>,
 }
@@ -86,27 +75,20 @@ impl Shared {
         Self {
             started: Instant::now(),
             started_ns: since_epoch().as_nanos(),
-            phase: watch::Sender::new(Phase::Serving),
+            closing: watch::Sender::new(false),
             active: watch::Sender::new(0),
             tokenising: Arc::new(Semaphore::new(app.limits.tokenising_max)),
             app,
         }
     }
 
-    /// Counts a reply in, unless the server shuts down or the ring can't take it.
+    /// Counts a reply in, unless the ring can't take it.
     fn begin(self: &Arc<Self>) -> Result<Work, ApiError> {
-        if *self.phase.borrow() >= Phase::Draining {
-            return Err(ApiError::Draining);
-        }
         if let Some(refusal) = ApiError::of_state(self.app.handle.state()) {
             return Err(refusal);
         }
         self.active.send_modify(|n| *n += 1);
         Ok(Work(self.clone()))
-    }
-
-    fn enter(&self, phase: Phase) {
-        self.phase.send_replace(phase);
     }
 }
 
@@ -141,7 +123,6 @@ pub async fn serve(
     door.admit_until(shutdown).await?;
 
     tracing::info!("draining: new requests are refused, running replies go on");
-    shared.enter(Phase::Draining);
     shared.app.handle.drain();
     let mut active = shared.active.subscribe();
     let finished = async {
@@ -152,9 +133,7 @@ pub async fn serve(
     };
     door.admit_until(deadline).await?;
 
-    shared.enter(Phase::Halted);
-    let _ = tokio::time::timeout(limits.flush_timeout(), active.wait_for(|&n| n == 0)).await;
-    shared.enter(Phase::Closing);
+    shared.closing.send_replace(true);
     door.close(limits.flush_timeout()).await;
     Ok(())
 }

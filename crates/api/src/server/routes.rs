@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use ring::head::RingState;
 use serde_json::{Value, json};
 
-use super::{Phase, Shared, answer};
+use super::{Shared, answer};
 use crate::{ApiError, Endpoint};
 
 /// Longest method and path that an error repeats.
@@ -74,9 +74,6 @@ async fn model(State(shared): App, Path(id): Path<String>) -> Result<Json<Value>
 
 /// The state in one word, and what there is to say about it.
 fn state_of(shared: &Shared) -> (&'static str, Option<String>) {
-    if *shared.phase.borrow() >= Phase::Draining {
-        return ("draining", None);
-    }
     match shared.app.handle.state() {
         RingState::Ready => ("ready", None),
         RingState::Booting(step) => ("booting", Some(step)),

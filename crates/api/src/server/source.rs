@@ -4,7 +4,7 @@ use ring::head::Reply;
 use sched::{Event, Finish};
 use tokio::sync::watch;
 
-use super::{Phase, Work, reached};
+use super::{Work, closed};
 use crate::{ApiError, Ending, Piece, Transcript};
 
 /// What happened to a reply.
@@ -21,7 +21,7 @@ pub(super) enum Step {
 pub(super) struct Source {
     reply: Reply,
     transcript: Transcript,
-    phase: watch::Receiver<Phase>,
+    closing: watch::Receiver<bool>,
     _work: Work,
 }
 
@@ -30,7 +30,7 @@ impl Source {
         Self {
             reply,
             transcript,
-            phase: work.0.phase.subscribe(),
+            closing: work.0.closing.subscribe(),
             _work: work,
         }
     }
@@ -40,7 +40,7 @@ impl Source {
         loop {
             let event = tokio::select! {
                 event = self.reply.next() => event,
-                () = reached(&mut self.phase, Phase::Halted) => {
+                () = closed(&mut self.closing) => {
                     return Step::Failed(ApiError::Draining);
                 }
             };
