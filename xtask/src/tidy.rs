@@ -2,6 +2,7 @@
 
 mod layers;
 mod links;
+mod maths;
 mod names;
 mod size;
 mod source;
@@ -83,6 +84,7 @@ const RULES: &[Rule] = &[
     unsafety::places,
     layers::pure,
     layers::lints,
+    maths::platform,
 ];
 
 /// Applies every rule to every file that git knows or would take.
