@@ -7,6 +7,9 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 
+/// How the line begins, in any case, of a test that skips itself.
+const SKIPPED: &str = "skipped";
+
 /// Counts of one run.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -69,7 +72,7 @@ impl Report {
             "failures:" => self.quiet = false,
             _ if is_skip(line) => {
                 if let Some(test) = self.current.take() {
-                    self.note(format!("{test}: {line}"));
+                    self.note(format!("{test}: {}", reason(line)));
                 }
             }
             _ => {}
@@ -98,6 +101,11 @@ fn ignored(line: &str) -> Option<(&str, &str)> {
     Some((test, if reason.is_empty() { "ignored" } else { reason }))
 }
 
+/// What follows the word.
+fn reason(skip: &str) -> &str {
+    skip[SKIPPED.len()..].trim_start_matches([':', ' '])
+}
+
 fn is_skip(line: &str) -> bool {
     line.get(..7)
         .is_some_and(|word| word.eq_ignore_ascii_case("skipped"))
@@ -123,7 +131,7 @@ pub fn run(command: &mut Command) -> Result<Report> {
                 eprintln!("{line}");
                 // A test that writes past the harness's capture.
                 if is_skip(&line) {
-                    locked().note(line);
+                    locked().note(reason(&line).to_owned());
                 }
             }
             Ok(())
@@ -184,6 +192,10 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
         let (report, shown) = read(RUN);
         assert_eq!(report.verdict(), "1 passed, 0 failed, 2 skipped");
         assert!(report.success());
+        assert_eq!(
+            report.skipped(),
+            ["slow: minutes; by hand", "model: no model"]
+        );
         assert!(!shown.contains(&"figures nobody asked for"));
         assert!(shown.contains(&"test a ... ok"));
     }
