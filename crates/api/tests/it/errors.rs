@@ -206,6 +206,12 @@ fn a_body_past_the_limit_is_a_413_with_and_without_a_length() {
         .write_all(format!("3e9\r\n{over}\r\n0\r\n\r\n").as_bytes())
         .unwrap();
     assert_eq!(error_of(Reply::read(stream)), expected());
+
+    // The length alone is enough: no byte of the body has to come.
+    let mut stream = client::connect(server.addr);
+    let head = format!("POST {COMPLETION} HTTP/1.1\r\nHost: t\r\nContent-Length: 1001\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    assert_eq!(error_of(Reply::read(stream)), expected());
 }
 
 #[test]
