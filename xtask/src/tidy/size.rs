@@ -93,7 +93,7 @@ fn is_kernel(above: &[&str]) -> bool {
 }
 
 /// Columns. A message in one piece can be searched for, so a literal may cross the edge; so may a
-/// table of Markdown, and a link.
+/// table, an output and a link in Markdown.
 pub fn width(file: &File) -> Vec<Finding> {
     let checked = [".rs", ".md", ".py", ".sh"]
         .iter()
@@ -107,12 +107,13 @@ pub fn width(file: &File) -> Vec<Finding> {
     } else {
         Vec::new()
     };
-    let mut start = 0;
+    let (mut start, mut fenced) = (0, false);
     let mut findings = Vec::new();
     for (number, line) in file.lines() {
+        fenced ^= line.starts_with("```");
         let count = line.chars().count();
         let in_literal = kinds.get(start + COLUMNS_MAX) == Some(&Kind::Literal);
-        let free = line.starts_with('|') || line.contains("://");
+        let free = fenced || line.starts_with('|') || line.contains("://");
         if count > COLUMNS_MAX && !in_literal && !free {
             findings.push(file.fault(number, format!("{count} columns, over {COLUMNS_MAX}")));
         }
@@ -176,6 +177,9 @@ mod tests {
         assert_eq!(wide(&format!("// {}", "x".repeat(98))), 1);
         assert_eq!(wide(&format!("call({});", "x".repeat(95))), 1);
         assert_eq!(wide(&format!("call(\"{}\");", "x".repeat(98))), 0);
-        assert_eq!(width(&planted("a.md", &"x".repeat(101))).len(), 1);
+        let document = |text: &str| width(&planted("a.md", text)).len();
+        let long = "x".repeat(101);
+        assert_eq!(document(&long), 1);
+        assert_eq!(document(&format!("```text\n{long}\n```\n{long}\n")), 1);
     }
 }
