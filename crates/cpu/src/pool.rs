@@ -307,11 +307,20 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_worker_wakes_for_the_next_job() {
+    fn parked_workers_wake_for_the_next_job() {
         let pool = Pool::new(3).unwrap();
-        for _ in 0..5 {
-            thread::sleep(Duration::from_millis(20));
-            assert_eq!(counts(&pool, 64), vec![1; 64]);
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(30));
+            // Every index waits until three threads are inside the job, or gives up.
+            let inside = Mutex::new(std::collections::HashSet::new());
+            pool.run(3, &|_| {
+                inside.lock().unwrap().insert(thread::current().id());
+                let start = std::time::Instant::now();
+                while inside.lock().unwrap().len() < 3 && start.elapsed().as_secs() < 20 {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            assert_eq!(inside.into_inner().unwrap().len(), 3);
         }
     }
 
