@@ -162,7 +162,7 @@ impl Finished {
         let direction = |connector_sends: bool| {
             let direction = [u8::from(!connector_sends)];
             let pieces = [&b"baton mac"[..], &direction, state.get_handshake_hash()];
-            Guard::Mac(Mac::new(&base.whole(&pieces)))
+            Guard::Mac(Box::new(Mac::new(&base.whole(&pieces))))
         };
         let (sends, reads) = (direction(self.connector), direction(!self.connector));
         (Sealer::new(sends), Opener::new(reads))
