@@ -1,5 +1,5 @@
 //! Rates of the kernels, a JSON line each: billions of multiply-adds a second, by the clock and
-//! by the processor time of all threads (which a busy neighbour does not count in).
+//! by the processor time of the process (which leaves busy neighbours out; good for one thread).
 //!
 //! `cargo run --release -p baton-cpu --example kernels [THREADS...] [FORMATS...]`
 #![allow(clippy::unwrap_used, reason = "a measuring tool")]
@@ -54,6 +54,9 @@ fn main() {
         }
         for rows in [1, 512] {
             rowwise(&cpu, rows);
+        }
+        for rows in [1, 4, 512] {
+            model(&cpu, rows);
         }
     }
 }
@@ -230,4 +233,98 @@ fn rowwise(cpu: &Cpu, rows: usize) {
             cpu.threads()
         );
     }
+}
+
+/// Layers of the shape of SmolLM2-135M in Q4_1, then the head for the last row.
+fn model(cpu: &Cpu, rows: usize) {
+    const LAYERS: usize = 30;
+    let heads = Heads {
+        query: 9,
+        kv: 3,
+        dim: 64,
+    };
+    let packed = |outputs: usize, cols: usize| {
+        let bytes = stored(Format::Q4_1, outputs * cols);
+        cpu.linear(&Matrix {
+            format: Format::Q4_1,
+            rows: outputs,
+            cols,
+            bytes: &bytes,
+        })
+        .unwrap()
+    };
+    let layer = || {
+        let shapes = [
+            (576, 576),
+            (192, 576),
+            (192, 576),
+            (576, 576),
+            (1536, 576),
+            (1536, 576),
+        ];
+        let mut all: Vec<Linear> = shapes.iter().map(|&(n, k)| packed(n, k)).collect();
+        all.push(packed(576, 1536));
+        (all, cpu.kv(KvDtype::F16, 9, heads).unwrap())
+    };
+    let mut layers: Vec<_> = (0..LAYERS).map(|_| layer()).collect();
+    let head = packed(49152, 576);
+    let ones = 1.0_f32.to_le_bytes().repeat(576);
+    let w = Matrix {
+        format: Format::F32,
+        rows: 1,
+        cols: 576,
+        bytes: &ones,
+    };
+    let w = cpu.vector(&w).unwrap();
+    let first = if rows == 512 { 0 } else { 512 };
+    let map = RowMap {
+        rows: (first..first + rows as u32)
+            .map(|position| RowAt { table: 0, position })
+            .collect(),
+        tables: vec![(0..9).collect()],
+    };
+    let positions: Vec<u32> = map.rows.iter().map(|at| at.position).collect();
+    let rope = backend::RopeRows::new(1e5, 64, &positions);
+    let buffer = |width| cpu.rows(rows, width).unwrap();
+    let (mut x, mut y, mut q, mut k, mut v) = (
+        buffer(576),
+        buffer(576),
+        buffer(576),
+        buffer(192),
+        buffer(192),
+    );
+    let (mut gate, mut up, mut hidden) = (buffer(1536), buffer(1536), buffer(1536));
+    let mut logits = cpu.rows(1, 49152).unwrap();
+    let start = values(rows * 576);
+    let best = self::best(|| {
+        cpu.upload(&start, &mut x);
+        for (w_layer, kv) in &mut layers {
+            let [wq, wk, wv, wo, wg, wu, wd] = &w_layer[..] else {
+                unreachable!()
+            };
+            cpu.rms_norm(&x, &w, 1e-5, rows, &mut y);
+            cpu.project(&y, rows, &[wq, wk, wv], &mut [&mut q, &mut k, &mut v]);
+            cpu.rope(&mut q, 9, 64, backend::Pairing::Adjacent, &rope);
+            cpu.rope(&mut k, 3, 64, backend::Pairing::Adjacent, &rope);
+            cpu.kv_write(kv, &k, &v, &map);
+            cpu.attention(&q, kv, &map, &mut y);
+            cpu.project(&y, rows, &[wo], &mut [&mut q]);
+            cpu.add(&mut x, &q, rows);
+            cpu.rms_norm(&x, &w, 1e-5, rows, &mut y);
+            cpu.project(&y, rows, &[wg, wu], &mut [&mut gate, &mut up]);
+            cpu.silu_mul(&gate, &up, rows, &mut hidden);
+            cpu.project(&hidden, rows, &[wd], &mut [&mut y]);
+            cpu.add(&mut x, &y, rows);
+        }
+        cpu.rms_norm(&x, &w, 1e-5, 1, &mut y);
+        cpu.project(&y, 1, &[&head], &mut [&mut logits]);
+    });
+    println!(
+        "{{\"op\":\"smollm2 shape\",\"rows\":{rows},\"threads\":{},\"ms\":{:.2},\
+         \"rows_a_s\":{:.0},\"rows_a_cpu_s\":{:.0}}}",
+        cpu.threads(),
+        best.wall * 1e3,
+        rows as f64 / best.wall,
+        rows as f64 / best.cpu,
+    );
 }
