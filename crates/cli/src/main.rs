@@ -6,10 +6,12 @@ mod cell;
 mod chat;
 mod client;
 mod check;
+mod contents;
 mod demo;
 #[cfg(feature = "hf")]
 mod hub;
 mod local;
+mod manifest;
 mod model;
 mod rank;
 mod serve;
@@ -47,6 +49,12 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
             println!("{}", source::resolve(&model)?.display());
             Ok(())
         }
+        Command::Manifest { model } => manifest::run(&model),
+        Command::Cut {
+            model,
+            range,
+            folder,
+        } => manifest::cut(&model, &range, &folder),
         Command::Key { command: KeyCommand::New { file } } => {
             ring::key::Key::generate_file(&file)?;
             println!("wrote {}: copy it to every machine of the ring, readable by its owner only", file.display());

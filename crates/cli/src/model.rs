@@ -18,10 +18,11 @@ use sha2::{Digest, Sha256};
 use stage::{Stage, StageConfig};
 use weights::Checkpoint;
 use wire::control::{Describe, Shapes};
-use wire::describe::{Ends, RowDtype};
+use wire::describe::RowDtype;
 use wire::fingerprint::Fields;
 use wire::layout::Layout;
 
+use crate::contents::Contents;
 use crate::source;
 
 /// The engine's version, equal on every rank.
@@ -77,7 +78,7 @@ impl Default for Settings {
 
 /// A checkpoint under agreed settings.
 pub struct Model {
-    /// The weights, mapped.
+    /// The weights, in their file.
     pub checkpoint: Checkpoint,
     /// Who holds what.
     pub layout: Layout,
@@ -131,8 +132,7 @@ impl Model {
         fields.put("planes", "1")?;
         fields.put("kv", self.settings.kv.name())?;
         for tensor in self.checkpoint.tensors() {
-            let value = format!("{} {}x{}", tensor.format.name(), tensor.rows, tensor.cols);
-            fields.put(&format!("tensor.{}", tensor.name), &value)?;
+            fields.put(&format!("tensor.{}", tensor.name), &tensor.kind())?;
         }
         Ok(fields)
     }
@@ -147,14 +147,9 @@ impl Model {
         Ok(self.layout.range(rank))
     }
 
-    /// What `rank` says of itself.
-    ///
-    /// # Errors
-    /// A rank outside the layout.
-    pub fn describe(&self, rank: Rank, device: String) -> Result<Describe> {
+    /// What `rank` says of itself and of the `contents` that it holds.
+    fn describe(&self, rank: Rank, device: String, contents: Contents) -> Result<Describe> {
         let range = self.range(rank)?;
-        let digest = |layer| self.checkpoint.layer_digest(layer);
-        let layers = range.clone().map(digest).collect::<Result<_, _>>()?;
         let hidden = u32::try_from(self.checkpoint.config().hidden())?;
         Ok(Describe {
             rank,
@@ -172,24 +167,10 @@ impl Model {
             states: self.shapes.streams_max,
             taps: Vec::new(),
             drafter_width: 0,
-            layers,
-            ends: if rank.0 == 0 { Some(self.ends()?) } else { None },
+            layers: contents.layers,
+            ends: contents.ends,
             layer_us: None,
         })
-    }
-
-    fn ends(&self) -> Result<Ends> {
-        let names = self.checkpoint.end_names();
-        let (embedding, head): (Vec<&str>, Vec<&str>) =
-            names.iter().partition(|name| name.starts_with("token_embd"));
-        let over = |names: &[&str]| -> Result<[u8; 32]> {
-            let mut hash = Sha256::new();
-            for name in names {
-                hash.update(self.checkpoint.digest(name)?);
-            }
-            Ok(hash.finalize().into())
-        };
-        Ok(Ends { embedding: over(&embedding)?, head: over(&head)? })
     }
 
     /// Loads `rank`'s layers.
@@ -234,15 +215,23 @@ impl Model {
     /// Rank 0 of this ring.
     ///
     /// # Errors
-    /// A digest that can't be read.
+    /// A tensor that can't be read or that the file was cut without.
     pub fn leader<J: Join>(&self, device: String, join: J, driver: Driver) -> Result<Leader<J>> {
-        let describe = self.describe(Rank(0), device)?;
-        let layers = self.checkpoint.config().layers();
-        let digest = |layer| self.checkpoint.layer_digest(layer);
+        let (range, layers) = (self.range(Rank(0))?, self.checkpoint.config().layers());
+        let read = |range| Contents::read(&self.checkpoint, Rank(0), range, true);
+        let (own, whole) = match Contents::by_manifest(&self.checkpoint)? {
+            Some(whole) => (read(range)?, whole),
+            None => {
+                let whole = read(0..layers)?;
+                let own = whole.layers[..range.end as usize].to_vec();
+                (Contents { layers: own, ends: whole.ends }, whole)
+            }
+        };
+        let describe = self.describe(Rank(0), device, own)?;
         let model = ModelFacts {
             layers,
-            layer_digests: (0..layers).map(digest).collect::<Result<_, _>>()?,
-            ends: describe.ends,
+            layer_digests: whole.layers,
+            ends: whole.ends,
         };
         let canary = self.canary(&model)?;
         Ok(Leader {
@@ -262,10 +251,11 @@ impl Model {
     /// Any other rank.
     ///
     /// # Errors
-    /// A rank outside the layout.
+    /// A rank outside the layout; a tensor that can't be read or that the file was cut without.
     pub fn follower<J: Join>(&self, rank: Rank, device: String, join: J) -> Result<Follower<J>> {
+        let contents = Contents::read(&self.checkpoint, rank, self.range(rank)?, false)?;
         Ok(Follower {
-            describe: self.describe(rank, device)?,
+            describe: self.describe(rank, device, contents)?,
             world: self.layout.world(),
             times: BootTimes::default(),
             join,

@@ -1,67 +1,86 @@
 //! An open checkpoint: its config, and its tensors by name.
 
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
 
-use arith::format::{Format, Matrix};
-use memmap2::Mmap;
+use arith::format::Matrix;
 use sha2::{Digest as _, Sha256};
 
-use crate::gguf::{Header, Metadata, TensorEntry, types};
-use crate::{Config, WeightsError, llama, mapping};
+use crate::file::Source;
+use crate::gguf::{Header, Metadata, limits};
+use crate::manifest::Manifest;
+use crate::tensor::{self, TensorInfo};
+use crate::{Config, Digest, WeightsError, llama};
 
-/// Where a tensor lies and what it is. A vector is a matrix of one row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// GGUF's name.
-    pub name: String,
-    /// Storage of the values.
-    pub format: Format,
-    /// Outputs.
-    pub rows: usize,
-    /// Values along K.
-    pub cols: usize,
-    /// Where the bytes start in the file.
-    pub offset: usize,
-    /// Bytes.
-    pub bytes: usize,
-}
+/// How much of a file is read for its header at first.
+const HEADER_BYTES_FIRST: u64 = 1 << 20;
+/// How much of a tensor is in memory at once while it is digested or copied.
+const PIECE_BYTES: usize = 1 << 20;
 
-/// A checkpoint, mapped: only what is asked for is read from the disk.
+/// A checkpoint: a model's tensors, of which this file may hold a part.
 #[derive(Debug)]
 pub struct Checkpoint {
-    path: PathBuf,
-    mapping: Mmap,
+    source: Arc<Source>,
     metadata: Metadata,
     config: Config,
     tensors: Vec<TensorInfo>,
+    manifest: Option<Manifest>,
+    /// Where the header's pairs lie in the file.
+    pub(crate) pairs: Range<usize>,
+    /// Bytes that tensors are aligned to.
+    pub(crate) alignment: u64,
 }
 
 impl Checkpoint {
     /// Opens a GGUF file and checks everything but the values: config, tensor names, shapes,
-    /// types and places.
+    /// types and places. With a manifest of this file beside it, the manifest says what the model
+    /// is and the file may hold a part.
     ///
     /// # Errors
-    /// [`WeightsError::Io`] where the file cannot be mapped, else [`WeightsError::InFile`] around
-    /// the first thing that is wrong.
+    /// [`WeightsError::Io`] where the file or the manifest cannot be read, else
+    /// [`WeightsError::InFile`] around the first thing that is wrong.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
-        let mapping = mapping::map(path)?;
-        let parts = read(&mapping).map_err(|source| WeightsError::InFile {
-            path: path.to_path_buf(),
-            source: Box::new(source),
+        let source = Arc::new(Source::open(path)?);
+        let manifest = Manifest::beside(path)?;
+        Self::read_all(source, manifest).map_err(|source| source.in_file(path))
+    }
+
+    fn read_all(source: Arc<Source>, manifest: Option<Manifest>) -> Result<Self, WeightsError> {
+        let header = read_header(&source)?;
+        llama::check_family(&header.metadata)?;
+        let held = tensor::place_all(&header, source.stamp().bytes)?;
+        let tensors = match &manifest {
+            Some(manifest) => manifest.whole(&held)?,
+            None => held,
+        };
+        let config = llama::config(&header.metadata, &tensors)?;
+        let checked = llama::check_tensors(&config, &tensors);
+        checked.map_err(|error| match error {
+            WeightsError::MissingTensor { .. } if manifest.is_none() => WeightsError::NoManifest {
+                source: Box::new(error),
+            },
+            error => error,
         })?;
-        let (metadata, config, tensors) = parts;
         Ok(Self {
-            path: path.to_path_buf(),
-            mapping,
-            metadata,
-            config,
+            source,
+            metadata: header.metadata,
+            config: Config::Llama(config),
             tensors,
+            manifest,
+            pairs: header.pairs,
+            alignment: header.alignment,
         })
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.source.path()
+    }
+
+    /// The file, for those that outlive the checkpoint.
+    pub(crate) fn source(&self) -> &Arc<Source> {
+        &self.source
     }
 
     /// What the checkpoint says of its model.
@@ -74,12 +93,17 @@ impl Checkpoint {
         &self.metadata
     }
 
-    /// Every tensor, in name order.
+    /// Every tensor of the model, in name order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// Whether there is a tensor `name`.
+    /// The manifest beside the file.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref()
+    }
+
+    /// Whether the model has a tensor `name`.
     pub fn has(&self, name: &str) -> bool {
         self.info(name).is_ok()
     }
@@ -97,174 +121,110 @@ impl Checkpoint {
         }
     }
 
-    /// Tensor `name` in its stored form.
+    /// What tensor `name` is, and where in the file.
+    fn held(&self, name: &str) -> Result<(&TensorInfo, u64), WeightsError> {
+        let info = self.info(name)?;
+        let offset = info.offset.ok_or_else(|| WeightsError::NotHeld {
+            name: name.to_owned(),
+            path: self.path().to_path_buf(),
+        })?;
+        Ok((info, offset))
+    }
+
+    /// Tensor `name` in its stored form, read into `buffer`, which grows where it must.
     ///
     /// # Errors
-    /// [`WeightsError::NoTensor`].
-    pub fn matrix(&self, name: &str) -> Result<Matrix<'_>, WeightsError> {
-        let info = self.info(name)?;
+    /// [`WeightsError::NoTensor`]; [`WeightsError::NotHeld`] where the file was cut without it;
+    /// [`WeightsError::Io`].
+    pub fn read<'a>(
+        &self,
+        name: &str,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<Matrix<'a>, WeightsError> {
+        let (info, offset) = self.held(name)?;
+        if buffer.len() < info.bytes {
+            // Exactly, and nothing of the old contents is moved.
+            buffer.clear();
+            buffer.reserve_exact(info.bytes);
+            buffer.resize(info.bytes, 0);
+        }
+        let bytes = &mut buffer[..info.bytes];
+        self.source.read(offset, bytes)?;
         Ok(Matrix {
             format: info.format,
             rows: info.rows,
             cols: info.cols,
-            bytes: &self.mapping[info.offset..info.offset + info.bytes],
+            bytes,
         })
     }
 
-    /// The tensors of one layer, in name order.
+    /// Whether the file holds layers `range`, and the ends where `ends`.
     ///
     /// # Errors
-    /// [`WeightsError::Layer`] where the model has no such layer.
-    pub fn layer_names(&self, layer: u32) -> Result<Vec<&str>, WeightsError> {
-        let layers = self.config.layers();
-        if layer >= layers {
-            return Err(WeightsError::Layer {
-                found: layer,
-                layers,
-            });
-        }
-        let prefix = format!("blk.{layer}.");
-        Ok(self.names(|name| name.starts_with(&prefix)))
+    /// [`WeightsError::NotHeld`] with the first tensor that it does not.
+    pub fn check_held(&self, range: Range<u32>, ends: bool) -> Result<(), WeightsError> {
+        let mut part = self.part(range, ends);
+        part.try_for_each(|tensor| self.held(&tensor.name).map(|_| ()))
     }
 
-    /// The tensors of the ends (embedding, last norm, head), in name order.
-    pub fn end_names(&self) -> Vec<&str> {
-        self.names(|name| !name.starts_with("blk."))
+    /// The tensors of layers `range`, and of the ends where `ends`, in name order.
+    pub fn part(&self, range: Range<u32>, ends: bool) -> impl Iterator<Item = &TensorInfo> {
+        let within = move |layer: u32| range.contains(&layer);
+        let tensors = self.tensors.iter();
+        tensors.filter(move |t| t.layer().map_or(ends, &within))
     }
 
-    fn names(&self, keep: impl Fn(&str) -> bool) -> Vec<&str> {
-        self.tensors
-            .iter()
-            .map(|t| t.name.as_str())
-            .filter(|name| keep(name))
-            .collect()
-    }
-
-    /// Bytes of the tensors of layers `range.start..range.end`, and of the ends where `ends`.
-    pub fn bytes_of(&self, range: std::ops::Range<u32>, ends: bool) -> u64 {
-        let within = |name: &str| match layer_of(name) {
-            Some(layer) => range.contains(&layer),
-            None => ends,
-        };
-        self.tensors
-            .iter()
-            .filter(|t| within(&t.name))
-            .map(|t| t.bytes as u64)
-            .sum()
+    /// Bytes of the tensors of layers `range`, and of the ends where `ends`.
+    pub fn bytes_of(&self, range: Range<u32>, ends: bool) -> u64 {
+        self.part(range, ends).map(|t| t.bytes as u64).sum()
     }
 
     /// SHA-256 of the stored bytes of tensor `name`.
     ///
     /// # Errors
-    /// [`WeightsError::NoTensor`].
-    pub fn digest(&self, name: &str) -> Result<[u8; 32], WeightsError> {
-        Ok(Sha256::digest(self.matrix(name)?.bytes).into())
-    }
-
-    /// The digest of a layer: SHA-256 over its tensors' digests in name order.
-    ///
-    /// # Errors
-    /// [`WeightsError::Layer`] where the model has no such layer.
-    pub fn layer_digest(&self, layer: u32) -> Result<[u8; 32], WeightsError> {
-        self.digest_of(&self.layer_names(layer)?)
-    }
-
-    /// The digest of the ends: SHA-256 over their tensors' digests in name order.
-    ///
-    /// # Errors
-    /// None in practice: the names are this checkpoint's own.
-    pub fn end_digest(&self) -> Result<[u8; 32], WeightsError> {
-        self.digest_of(&self.end_names())
-    }
-
-    fn digest_of(&self, names: &[&str]) -> Result<[u8; 32], WeightsError> {
+    /// As [`Checkpoint::read`].
+    pub fn digest(&self, name: &str) -> Result<Digest, WeightsError> {
+        let (info, offset) = self.held(name)?;
         let mut sum = Sha256::new();
-        for name in names {
-            sum.update(self.digest(name)?);
-        }
+        pieces(&self.source, offset, info.bytes, |piece| {
+            sum.update(piece);
+            Ok::<_, WeightsError>(())
+        })?;
         Ok(sum.finalize().into())
     }
 }
 
-/// The layer that a tensor belongs to, by its name.
-fn layer_of(name: &str) -> Option<u32> {
-    name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
+/// Hands `bytes` bytes of a file from offset `at` on to `each`, piece by piece.
+pub(crate) fn pieces<E: From<WeightsError>>(
+    source: &Source,
+    at: u64,
+    bytes: usize,
+    mut each: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut buffer = vec![0; bytes.min(PIECE_BYTES)];
+    let mut done = 0;
+    while done < bytes {
+        let piece = &mut buffer[..(bytes - done).min(PIECE_BYTES)];
+        source.read(at + done as u64, piece)?;
+        each(piece)?;
+        done += piece.len();
+    }
+    Ok(())
 }
 
-/// Reads and checks the whole header of a file.
-fn read(file: &[u8]) -> Result<(Metadata, Config, Vec<TensorInfo>), WeightsError> {
-    let header = Header::parse(file)?;
-    llama::check_family(&header.metadata)?;
-    let tensors = place_all(&header, file.len() as u64)?;
-    let config = llama::config(&header.metadata, &tensors)?;
-    llama::check_tensors(&config, &tensors)?;
-    Ok((header.metadata, Config::Llama(config), tensors))
-}
-
-/// Places every tensor in the file, in name order; none outside, none over another.
-fn place_all(header: &Header, file_bytes: u64) -> Result<Vec<TensorInfo>, WeightsError> {
-    let mut tensors = header
-        .tensors
-        .iter()
-        .map(|entry| place(entry, header.data_at, file_bytes))
-        .collect::<Result<Vec<_>, _>>()?;
-    tensors.sort_by_key(|t| t.offset);
-    for pair in tensors.windows(2) {
-        if pair[0].offset + pair[0].bytes > pair[1].offset {
-            return Err(WeightsError::Overlap {
-                first: pair[0].name.clone(),
-                second: pair[1].name.clone(),
-                at: pair[1].offset as u64,
-            });
+/// Reads and parses a file's header, whose size nobody says: more and more of the file.
+fn read_header(source: &Source) -> Result<Header, WeightsError> {
+    let most = source.stamp().bytes.min(limits::HEADER_BYTES_MAX) as usize;
+    let mut bytes = vec![0; most.min(HEADER_BYTES_FIRST as usize)];
+    let mut have = 0;
+    loop {
+        source.read(have as u64, &mut bytes[have..])?;
+        have = bytes.len();
+        match Header::parse(&bytes) {
+            Err(WeightsError::Truncated { .. }) if have < most => {
+                bytes.resize(most.min(4 * have), 0);
+            }
+            parsed => return parsed,
         }
-    }
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(tensors)
-}
-
-fn place(entry: &TensorEntry, data_at: u64, file_bytes: u64) -> Result<TensorInfo, WeightsError> {
-    let format = types::format(entry.kind).ok_or_else(|| WeightsError::UnsupportedType {
-        name: entry.name.clone(),
-        found: types::name(entry.kind),
-        expected: types::READ,
-    })?;
-    let dims = |reason: &str| WeightsError::Dims {
-        name: entry.name.clone(),
-        dims: entry.dims.clone(),
-        reason: reason.to_owned(),
-    };
-    let (block_values, block_bytes) = (format.block_values() as u64, format.block_bytes() as u64);
-    let cols = entry.dims[0];
-    if !cols.is_multiple_of(block_values) {
-        return Err(dims(&format!(
-            "expected a multiple of {block_values} for {}",
-            format.name()
-        )));
-    }
-    let overflow = || dims("their bytes do not fit 64 bits");
-    let rows = entry.dims[1..]
-        .iter()
-        .try_fold(1u64, |rows, &dim| rows.checked_mul(dim))
-        .ok_or_else(overflow)?;
-    let bytes = (cols / block_values * block_bytes)
-        .checked_mul(rows)
-        .ok_or_else(overflow)?;
-    let offset = data_at.checked_add(entry.offset);
-    let end = offset.and_then(|offset| offset.checked_add(bytes));
-    match (offset, end) {
-        (Some(offset), Some(end)) if end <= file_bytes => Ok(TensorInfo {
-            name: entry.name.clone(),
-            format,
-            rows: rows as usize,
-            cols: cols as usize,
-            offset: offset as usize,
-            bytes: bytes as usize,
-        }),
-        _ => Err(WeightsError::Place {
-            name: entry.name.clone(),
-            at: entry.offset,
-            bytes,
-            reason: format!("end outside the file of {file_bytes} bytes (data at {data_at})"),
-        }),
     }
 }

@@ -1,13 +1,15 @@
 //! What can be wrong with a checkpoint.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::manifest::FILE as MANIFEST;
 
 /// Why a checkpoint cannot be used. Every message names the culprit, what was expected and what
 /// was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// The file cannot be opened, mapped or written.
+    /// The file cannot be opened, read or written.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
@@ -183,6 +185,52 @@ pub enum WeightsError {
         /// Columns it should have.
         cols: usize,
     },
+    /// A file that holds a part of a model at most, and nothing says what the rest is.
+    #[error("{source}, and no {MANIFEST} for this file lies beside it")]
+    NoManifest {
+        /// The first thing that is not there.
+        source: Box<WeightsError>,
+    },
+    /// A manifest that cannot be.
+    #[error("no manifest of a model: {reason}")]
+    Manifest {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor that the file and the manifest beside it speak of differently.
+    #[error(
+        "tensor `{name}`: {MANIFEST} says {expected}, the file holds {found}; \
+         `baton manifest` writes it anew"
+    )]
+    OtherManifest {
+        /// The tensor.
+        name: String,
+        /// What the manifest says.
+        expected: String,
+        /// What the file holds.
+        found: String,
+    },
+    /// A tensor of the model that this file was cut without.
+    #[error(
+        "tensor `{name}` is not in {}, which holds a part of its model only; \
+         `baton cut` writes another part", path.display()
+    )]
+    NotHeld {
+        /// The tensor.
+        name: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A range of layers that the model does not have.
+    #[error("layers {first}:{end}: expected a range within 0:{layers}, not empty")]
+    Range {
+        /// First layer asked for.
+        first: u32,
+        /// One past the last.
+        end: u32,
+        /// Layers of the model.
+        layers: u32,
+    },
     /// A name that is not in this checkpoint.
     #[error("the checkpoint has no tensor `{name}`")]
     NoTensor {
@@ -207,12 +255,23 @@ pub enum WeightsError {
         /// How many.
         count: usize,
     },
-    /// A layer that the model does not have.
-    #[error("layer {found} does not exist: the model has {layers}")]
-    Layer {
-        /// The layer asked for.
-        found: u32,
-        /// Layers of the model.
-        layers: u32,
-    },
+}
+
+impl WeightsError {
+    /// The same, as something inside the file at `path`; errors that name a file stay as they are.
+    pub(crate) fn in_file(self, path: &Path) -> Self {
+        match self {
+            Self::Io { .. } => self,
+            source => Self::InFile {
+                path: path.to_path_buf(),
+                source: Box::new(source),
+            },
+        }
+    }
+}
+
+impl From<WeightsError> for std::io::Error {
+    fn from(error: WeightsError) -> Self {
+        Self::other(error)
+    }
 }

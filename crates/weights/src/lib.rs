@@ -1,18 +1,27 @@
-//! Checkpoints: bounded readers over a memory mapping. One name a tensor whatever the container:
+//! Checkpoints: bounded readers of files. One name a tensor whatever the container:
 //! GGUF's (`token_embd.weight`, `blk.N.attn_q.weight`, `output_norm.weight`, `output.weight`).
 //!
 //! [`Checkpoint::open`] reads a file's header alone: every count is held against its limit, every
 //! tensor that the family needs is there with its shape, and nothing is left over. The values stay
-//! in the file until a stage asks for them, so a rank touches the bytes of its own layers only.
+//! in the file until a stage asks for them, so a rank reads the bytes of its own layers only. A
+//! file may hold a part of its model ([`cut`]); a [`Manifest`] beside it then says what the whole is.
 pub mod checkpoint;
 pub mod config;
+mod cut;
+mod digest;
 pub mod error;
+mod file;
 pub mod gguf;
 mod llama;
-mod mapping;
+mod manifest;
 pub mod quantise;
 pub mod synthetic;
+mod tensor;
 
-pub use checkpoint::{Checkpoint, TensorInfo};
+pub use checkpoint::Checkpoint;
 pub use config::Config;
+pub use cut::cut;
+pub use digest::{Digest, Digests};
 pub use error::WeightsError;
+pub use manifest::{FILE as MANIFEST_FILE, Manifest};
+pub use tensor::TensorInfo;

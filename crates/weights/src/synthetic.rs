@@ -1,13 +1,14 @@
-//! Small seeded checkpoints: files that tests and self-checks make for themselves.
+//! Seeded checkpoints of any size: files that tests and self-checks make for themselves.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use arith::attention::Heads;
 use arith::format::Format;
 
-use crate::WeightsError;
 use crate::gguf::write::Writer;
 use crate::quantise::quantise;
+use crate::{WeightsError, file};
 
 /// Tokens of the byte-level vocabulary: 256 bytes, `<|im_start|>` and `<|im_end|>`.
 pub const VOCAB_MIN: usize = 258;
@@ -65,7 +66,127 @@ impl Default for Llama {
     }
 }
 
-/// Writes a checkpoint with a byte-level tokenizer to `path`.
+impl Llama {
+    /// A checkpoint of at least `bytes` whose matrices and head are stored in `format`: a width by
+    /// size, all widths multiples of 256, and as many layers as it takes.
+    pub fn of_bytes(bytes: u64, format: Format) -> Self {
+        let hidden = if bytes < 256 << 20 { 512 } else { 1_024 };
+        let spec = Self {
+            layers: 1,
+            hidden,
+            intermediate: 3 * hidden,
+            vocab: 8_192,
+            heads: Heads {
+                query: hidden / 64,
+                kv: hidden / 256,
+                dim: 64,
+            },
+            format,
+            ends_format: format,
+            ..Self::default()
+        };
+        let all = spec.tensors();
+        let bytes_of = |layers: bool| {
+            let those = all.iter().filter(|t| t.name.starts_with("blk.") == layers);
+            those.map(Tensor::bytes).sum::<u64>()
+        };
+        let left = bytes.saturating_sub(bytes_of(false));
+        let layers = left.div_ceil(bytes_of(true)).max(1);
+        Self {
+            layers: layers as u32,
+            ..spec
+        }
+    }
+
+    /// The tensors in the order of the file.
+    fn tensors(&self) -> Vec<Tensor> {
+        let (hidden, heads) = (self.hidden, self.heads);
+        let mut all = Vec::new();
+        let mut add = |name: String, format, rows, cols, middle, size| {
+            let first = all.last().map_or(0, |t: &Tensor| t.first + t.values());
+            let seed = self.seed;
+            all.push(Tensor {
+                name,
+                format,
+                rows,
+                cols,
+                middle,
+                size,
+                seed,
+                first,
+            });
+        };
+        let mut end = |name: &str| add(name.into(), self.ends_format, self.vocab, hidden, 0.0, 1.0);
+        end("token_embd.weight");
+        if !self.tied {
+            end("output.weight");
+        }
+        for layer in 0..self.layers {
+            // Uniform values of this size keep a row's variance through a linear of `cols` values.
+            let mut linear = |name: &str, rows: usize, cols: usize| {
+                let name = format!("blk.{layer}.{name}.weight");
+                add(
+                    name,
+                    self.format,
+                    rows,
+                    cols,
+                    0.0,
+                    (3.0 / cols as f32).sqrt(),
+                );
+            };
+            linear("attn_q", heads.query * heads.dim, hidden);
+            linear("attn_k", heads.kv * heads.dim, hidden);
+            linear("attn_v", heads.kv * heads.dim, hidden);
+            linear("attn_output", hidden, heads.query * heads.dim);
+            linear("ffn_gate", self.intermediate, hidden);
+            linear("ffn_up", self.intermediate, hidden);
+            linear("ffn_down", hidden, self.intermediate);
+        }
+        let mut norm = |name: String| add(name, Format::F32, 1, hidden, 1.0, 0.2);
+        for layer in 0..self.layers {
+            norm(format!("blk.{layer}.attn_norm.weight"));
+            norm(format!("blk.{layer}.ffn_norm.weight"));
+        }
+        norm("output_norm.weight".into());
+        all
+    }
+}
+
+/// A tensor of values `middle + size * noise`.
+struct Tensor {
+    name: String,
+    format: Format,
+    rows: usize,
+    cols: usize,
+    middle: f32,
+    size: f32,
+    seed: u64,
+    /// Values before it in the file.
+    first: u64,
+}
+
+impl Tensor {
+    fn values(&self) -> u64 {
+        self.rows as u64 * self.cols as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        self.values() / self.format.block_values() as u64 * self.format.block_bytes() as u64
+    }
+
+    /// Writes it row by row, and so in little memory.
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut noise = Noise::at(self.seed, self.first);
+        let mut values = vec![0.0; self.cols];
+        for _ in 0..self.rows {
+            values.fill_with(|| self.middle + self.size * noise.next());
+            out.write_all(&quantise(self.format, &values))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a checkpoint with a byte-level tokenizer to `path`, in one step.
 ///
 /// # Errors
 /// [`WeightsError::Io`].
@@ -73,7 +194,8 @@ impl Default for Llama {
 /// # Panics
 /// Where a width is no multiple of its format's block or the vocabulary is too small.
 pub fn llama(path: &Path, spec: &Llama) -> Result<(), WeightsError> {
-    std::fs::write(path, llama_writer(spec).finish()).map_err(|source| WeightsError::Io {
+    let writer = llama_writer(spec);
+    file::replace(path, |out| writer.write_to(out)).map_err(|source| WeightsError::Io {
         path: path.to_path_buf(),
         source,
     })
@@ -102,70 +224,17 @@ pub fn llama_writer(spec: &Llama) -> Writer {
         .f32("llama.rope.freq_base", spec.theta)
         .f32("llama.attention.layer_norm_rms_epsilon", spec.eps);
     tokenizer(&mut out, spec.vocab);
-    let mut noise = Noise(spec.seed);
-    let mut matrix = |out: &mut Writer, name: &str, format, rows: usize, cols: usize, size: f32| {
-        let values: Vec<f32> = (0..rows * cols).map(|_| size * noise.next()).collect();
-        out.tensor(
-            name,
-            format,
-            &[cols as u64, rows as u64],
-            &quantise(format, &values),
-        );
-    };
-    let hidden = spec.hidden;
-    matrix(
-        &mut out,
-        "token_embd.weight",
-        spec.ends_format,
-        spec.vocab,
-        hidden,
-        1.0,
-    );
-    if !spec.tied {
-        matrix(
-            &mut out,
-            "output.weight",
-            spec.ends_format,
-            spec.vocab,
-            hidden,
-            1.0,
-        );
-    }
-    for layer in 0..spec.layers {
-        // Uniform values of this size keep a row's variance through a linear of `cols` values.
-        let mut linear = |name: &str, rows: usize, cols: usize| {
-            let name = format!("blk.{layer}.{name}.weight");
-            matrix(
-                &mut out,
-                &name,
-                spec.format,
-                rows,
-                cols,
-                (3.0 / cols as f32).sqrt(),
-            );
+    for tensor in spec.tensors() {
+        let (name, format, bytes) = (tensor.name.clone(), tensor.format, tensor.bytes());
+        let dims = [tensor.cols as u64, tensor.rows as u64];
+        // A vector has one dim.
+        let dims = if tensor.rows == 1 {
+            &dims[..1]
+        } else {
+            &dims[..]
         };
-        linear("attn_q", heads.query * heads.dim, hidden);
-        linear("attn_k", heads.kv * heads.dim, hidden);
-        linear("attn_v", heads.kv * heads.dim, hidden);
-        linear("attn_output", hidden, heads.query * heads.dim);
-        linear("ffn_gate", spec.intermediate, hidden);
-        linear("ffn_up", spec.intermediate, hidden);
-        linear("ffn_down", hidden, spec.intermediate);
+        out.tensor_from(&name, format, dims, bytes, move |out| tensor.write(out));
     }
-    let mut norm = |out: &mut Writer, name: &str| {
-        let values: Vec<f32> = (0..hidden).map(|_| 1.0 + 0.2 * noise.next()).collect();
-        out.tensor(
-            name,
-            Format::F32,
-            &[hidden as u64],
-            &quantise(Format::F32, &values),
-        );
-    };
-    for layer in 0..spec.layers {
-        norm(&mut out, &format!("blk.{layer}.attn_norm.weight"));
-        norm(&mut out, &format!("blk.{layer}.ffn_norm.weight"));
-    }
-    norm(&mut out, "output_norm.weight");
     out
 }
 
@@ -202,8 +271,15 @@ fn tokenizer(out: &mut Writer, vocab: usize) {
 struct Noise(u64);
 
 impl Noise {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// The values of `seed` after the first `skipped`.
+    fn at(seed: u64, skipped: u64) -> Self {
+        Self(seed.wrapping_add(Self::STEP.wrapping_mul(skipped)))
+    }
+
     fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(Self::STEP);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -79,9 +79,10 @@ impl<B: Backend> Llama<B> {
         config: Config,
         part: &Part,
     ) -> Result<Self, StageError> {
-        let loader = Loader {
+        let mut loader = Loader {
             backend: &*backend,
             checkpoint,
+            buffer: Vec::new(),
         };
         let ends = if part.ends {
             Some(loader.ends(config.tied)?)
@@ -227,22 +228,26 @@ fn allocated<B: Backend>(buffers: &mut Option<Buffers<B>>) -> &mut Buffers<B> {
     buffers.as_mut().expect("allocate comes first")
 }
 
-/// Loads tensors of one checkpoint, whose shapes were checked when it was opened.
+/// Loads tensors of one checkpoint, whose shapes were checked when it was opened. One at a time is
+/// in memory as the file stores it.
 struct Loader<'a, B> {
     backend: &'a B,
     checkpoint: &'a Checkpoint,
+    buffer: Vec<u8>,
 }
 
 impl<B: Backend> Loader<'_, B> {
-    fn linear(&self, name: &str) -> Result<B::Linear, StageError> {
-        Ok(self.backend.linear(&self.checkpoint.matrix(name)?)?)
+    fn linear(&mut self, name: &str) -> Result<B::Linear, StageError> {
+        let matrix = self.checkpoint.read(name, &mut self.buffer)?;
+        Ok(self.backend.linear(&matrix)?)
     }
 
-    fn vector(&self, name: &str) -> Result<B::Vector, StageError> {
-        Ok(self.backend.vector(&self.checkpoint.matrix(name)?)?)
+    fn vector(&mut self, name: &str) -> Result<B::Vector, StageError> {
+        let matrix = self.checkpoint.read(name, &mut self.buffer)?;
+        Ok(self.backend.vector(&matrix)?)
     }
 
-    fn ends(&self, tied: bool) -> Result<Ends<B>, StageError> {
+    fn ends(&mut self, tied: bool) -> Result<Ends<B>, StageError> {
         Ok(Ends {
             embeddings: self.linear("token_embd.weight")?,
             norm: self.vector("output_norm.weight")?,
@@ -254,19 +259,18 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    fn layer(&self, layer: u32) -> Result<Layer<B>, StageError> {
-        let linear = |tensor: &str| self.linear(&format!("blk.{layer}.{tensor}.weight"));
-        let vector = |tensor: &str| self.vector(&format!("blk.{layer}.{tensor}.weight"));
+    fn layer(&mut self, layer: u32) -> Result<Layer<B>, StageError> {
+        let name = |tensor: &str| format!("blk.{layer}.{tensor}.weight");
         Ok(Layer {
-            attention_norm: vector("attn_norm")?,
-            q: linear("attn_q")?,
-            k: linear("attn_k")?,
-            v: linear("attn_v")?,
-            o: linear("attn_output")?,
-            mlp_norm: vector("ffn_norm")?,
-            gate: linear("ffn_gate")?,
-            up: linear("ffn_up")?,
-            down: linear("ffn_down")?,
+            attention_norm: self.vector(&name("attn_norm"))?,
+            q: self.linear(&name("attn_q"))?,
+            k: self.linear(&name("attn_k"))?,
+            v: self.linear(&name("attn_v"))?,
+            o: self.linear(&name("attn_output"))?,
+            mlp_norm: self.vector(&name("ffn_norm"))?,
+            gate: self.linear(&name("ffn_gate"))?,
+            up: self.linear(&name("ffn_up"))?,
+            down: self.linear(&name("ffn_down"))?,
         })
     }
 }

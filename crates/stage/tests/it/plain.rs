@@ -37,7 +37,11 @@ impl<'a> Plain<'a> {
     /// The residual of the next token after the last layer.
     pub fn row(&mut self, token: u32) -> Vec<f32> {
         let mut x = vec![0.0; self.config.hidden];
-        let table = self.checkpoint.matrix("token_embd.weight").unwrap();
+        let mut buffer = Vec::new();
+        let table = self
+            .checkpoint
+            .read("token_embd.weight", &mut buffer)
+            .unwrap();
         read_row(&table, token as usize, &mut x);
         for layer in 0..self.config.layers {
             self.attention(layer, &mut x);
@@ -109,7 +113,8 @@ impl<'a> Plain<'a> {
     }
 
     fn norm(&self, name: &str, x: &[f32]) -> Vec<f32> {
-        let stored = self.checkpoint.matrix(name).unwrap();
+        let mut buffer = Vec::new();
+        let stored = self.checkpoint.read(name, &mut buffer).unwrap();
         let weights = (0..x.len()).map(|i| read_float(stored.format, stored.bytes, i));
         let mut out = vec![0.0; x.len()];
         rms_norm(x, &weights.collect::<Vec<_>>(), self.config.eps, &mut out);
@@ -117,7 +122,8 @@ impl<'a> Plain<'a> {
     }
 
     fn linear(&self, name: &str, x: &[f32]) -> Vec<f32> {
-        let matrix = self.checkpoint.matrix(name).unwrap();
+        let mut buffer = Vec::new();
+        let matrix = self.checkpoint.read(name, &mut buffer).unwrap();
         let mut out = vec![0.0; matrix.rows];
         linear(&matrix, x, &mut out);
         out

@@ -1,6 +1,7 @@
 //! The header: metadata and where each tensor lies.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::cursor::Cursor;
 use super::{Metadata, Value, limits};
@@ -30,6 +31,8 @@ pub struct Header {
     pub version: u32,
     /// Metadata.
     pub metadata: Metadata,
+    /// Where the metadata lies in the file.
+    pub pairs: Range<usize>,
     /// Tensors in the order of the file.
     pub tensors: Vec<TensorEntry>,
     /// Offset of the tensor data in the file, aligned.
@@ -58,13 +61,16 @@ impl Header {
         // length, type, one byte. Both counts come first, so they are held to the bytes together.
         let tensors = cursor.count("the tensor count", limits::TENSORS_MAX, 24)?;
         let keys = cursor.count("the metadata key count", limits::KEYS_MAX, 13)?;
+        let start = cursor.at() as usize;
         let metadata = read_metadata(&mut cursor, keys)?;
+        let pairs = start..cursor.at() as usize;
         let alignment = alignment(&metadata)?;
         let tensors = read_tensors(&mut cursor, tensors, alignment)?;
         let data_at = cursor.at().next_multiple_of(alignment);
         Ok(Self {
             version,
             metadata,
+            pairs,
             tensors,
             data_at,
             alignment,

@@ -30,6 +30,13 @@ pub fn format(number: u32) -> Option<Format> {
     })
 }
 
+/// The format of a name as [`Format::name`] gives it.
+pub fn by_name(name: &str) -> Option<Format> {
+    (0..=30)
+        .filter_map(format)
+        .find(|format| format.name() == name)
+}
+
 /// The name of any ggml type number.
 pub fn name(number: u32) -> String {
     let known = match number {
@@ -77,7 +84,10 @@ mod tests {
     fn a_number_leads_back_to_its_format_and_others_have_names() {
         for n in 0..64 {
             match format(n) {
-                Some(f) => assert_eq!((number(f), name(n).as_str()), (n, f.name())),
+                Some(f) => {
+                    assert_eq!((number(f), name(n).as_str()), (n, f.name()));
+                    assert_eq!(by_name(f.name()), Some(f));
+                }
                 None => assert!(!name(n).is_empty()),
             }
         }

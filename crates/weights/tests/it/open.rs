@@ -97,18 +97,19 @@ fn a_synthetic_checkpoint_opens_with_the_shapes_it_was_made_of() {
         assert_eq!((config.heads, config.rope_dims), (spec.heads, 16));
         assert_eq!((config.eps, config.theta), (1e-5, 10_000.0));
         assert_eq!((config.pairing, config.tied), (Pairing::Adjacent, tied));
-        let q = checkpoint.matrix("blk.1.attn_q.weight").unwrap();
+        let mut buffer = Vec::new();
+        let q = checkpoint.read("blk.1.attn_q.weight", &mut buffer).unwrap();
         assert_eq!((q.format, q.rows, q.cols), (format, 64, 64));
         assert_eq!(q.bytes.len(), q.rows * q.row_bytes());
-        let k = checkpoint.matrix("blk.2.attn_k.weight").unwrap();
+        let k = checkpoint.read("blk.2.attn_k.weight", &mut buffer).unwrap();
         assert_eq!((k.rows, k.cols), (32, 64));
-        let norm = checkpoint.matrix("output_norm.weight").unwrap();
+        let norm = checkpoint.read("output_norm.weight", &mut buffer).unwrap();
         assert_eq!((norm.format, norm.rows, norm.cols), (Format::F32, 1, 64));
         assert_eq!(checkpoint.has("output.weight"), !tied);
         assert!(checkpoint.tensors().is_sorted_by_key(|t| t.name.as_str()));
         says(
             &checkpoint
-                .matrix("blk.3.attn_q.weight")
+                .read("blk.3.attn_q.weight", &mut buffer)
                 .unwrap_err()
                 .to_string(),
             &["no tensor `blk.3.attn_q.weight`"],
@@ -119,14 +120,21 @@ fn a_synthetic_checkpoint_opens_with_the_shapes_it_was_made_of() {
 #[test]
 fn layers_and_ends_part_all_tensors_between_them() {
     let checkpoint = open(&synthetic::llama_writer(&small()).finish()).unwrap();
+    let names = |range, ends| {
+        checkpoint
+            .part(range, ends)
+            .map(|t| t.name.as_str())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(
-        checkpoint.end_names(),
+        names(0..0, true),
         ["output_norm.weight", "token_embd.weight"]
     );
-    assert_eq!(checkpoint.layer_names(1).unwrap().len(), 9);
-    says(
-        &checkpoint.layer_names(2).unwrap_err().to_string(),
-        &["layer 2 does not exist: the model has 2"],
+    assert_eq!(names(1..2, false).len(), 9);
+    assert!(
+        names(1..2, false)
+            .iter()
+            .all(|name| name.starts_with("blk.1."))
     );
     let all: u64 = checkpoint.tensors().iter().map(|t| t.bytes as u64).sum();
     let parts = [
@@ -137,29 +145,6 @@ fn layers_and_ends_part_all_tensors_between_them() {
     assert!(parts.iter().all(|&bytes| bytes > 0));
     assert_eq!(parts.iter().sum::<u64>(), all);
     assert_eq!(checkpoint.bytes_of(0..2, true), all);
-}
-
-#[test]
-fn a_changed_byte_changes_the_digest_of_its_layer_alone() {
-    let bytes = synthetic::llama_writer(&small()).finish();
-    let before = open(&bytes).unwrap();
-    let mut changed = bytes.clone();
-    let tensor = before.info("blk.1.ffn_up.weight").unwrap();
-    changed[tensor.offset + tensor.bytes - 1] ^= 1;
-    let after = open(&changed).unwrap();
-    assert_ne!(
-        before.digest(&tensor.name).unwrap(),
-        after.digest(&tensor.name).unwrap()
-    );
-    assert_ne!(
-        before.layer_digest(1).unwrap(),
-        after.layer_digest(1).unwrap()
-    );
-    assert_eq!(
-        before.layer_digest(0).unwrap(),
-        after.layer_digest(0).unwrap()
-    );
-    assert_eq!(before.end_digest().unwrap(), after.end_digest().unwrap());
 }
 
 #[test]
