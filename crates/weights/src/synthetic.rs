@@ -13,6 +13,11 @@ use crate::{WeightsError, file};
 /// Tokens of the byte-level vocabulary: 256 bytes, `<|im_start|>` and `<|im_end|>`.
 pub const VOCAB_MIN: usize = 258;
 
+/// The chat template: `<|im_start|>role\ncontent<|im_end|>\n` a message.
+const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' \
+    + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
 /// Shapes and formats of a llama checkpoint; weights follow from the seed.
 #[derive(Clone, Debug)]
 pub struct Llama {
@@ -96,6 +101,11 @@ impl Llama {
             layers: layers as u32,
             ..spec
         }
+    }
+
+    /// Bytes of all its tensors.
+    pub fn bytes(&self) -> u64 {
+        self.tensors().iter().map(Tensor::bytes).sum()
     }
 
     /// The tensors in the order of the file.
@@ -264,6 +274,7 @@ fn tokenizer(out: &mut Writer, vocab: usize) {
         .i32s("tokenizer.ggml.token_type", &types)
         .strings::<&str>("tokenizer.ggml.merges", &[])
         .u32("tokenizer.ggml.eos_token_id", 257)
+        .string("tokenizer.chat_template", CHATML)
         .bool("tokenizer.ggml.add_bos_token", false);
 }
 

@@ -1,8 +1,5 @@
 //! Opening synthetic checkpoints, whole and spoilt.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use arith::format::Format;
 use arith::rope::Pairing;
 use baton_weights::gguf::write::Writer;
@@ -10,31 +7,13 @@ use baton_weights::quantise::quantise;
 use baton_weights::synthetic::{self, Llama};
 use baton_weights::{Checkpoint, Config, WeightsError};
 
-/// A file that goes away with the test.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(bytes: &[u8]) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "baton-weights-{}-{}.gguf",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, bytes).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+use crate::folder::Folder;
 
 fn open(bytes: &[u8]) -> Result<Checkpoint, WeightsError> {
-    Checkpoint::open(&Temporary::new(bytes).0)
+    let folder = Folder::new();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    Checkpoint::open(&path)
 }
 
 fn small() -> Llama {
