@@ -20,7 +20,13 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
     /// Log filter (error, warn, info, debug, or a tracing directive).
-    #[arg(long, global = true, env = "BATON_LOG", default_value = "info", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "BATON_LOG",
+        default_value = "info",
+        hide_env_values = true
+    )]
     pub log: String,
 }
 
@@ -156,6 +162,9 @@ pub struct Serve {
     /// Rounds in flight.
     #[arg(long, value_name = "N", default_value_t = Settings::default().depth)]
     pub depth: u32,
+    /// Longest time that running replies get to finish after Ctrl-C or SIGTERM.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub drain: u32,
     /// The next rank, where the other ranks are started by hand.
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     pub next: Option<String>,

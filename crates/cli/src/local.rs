@@ -52,13 +52,18 @@ impl Locals {
     /// A process or thread that can't be started.
     pub fn start(recipe: &Recipe, places: &[Place]) -> Result<Self> {
         let ending = Arc::new(AtomicBool::new(false));
-        let mut locals = Self { ending: ending.clone(), keepers: Vec::new() };
+        let mut locals = Self {
+            ending: ending.clone(),
+            keepers: Vec::new(),
+        };
         for place in places.iter().filter(|p| p.rank.0 > 0) {
             let child = recipe.spawn(place)?;
             let (recipe, place, ending) = (recipe.clone(), place.clone(), ending.clone());
             let name = format!("baton-keep-{}", place.rank);
             let keep = move || keep(&recipe, &place, child, &ending);
-            locals.keepers.push(std::thread::Builder::new().name(name).spawn(keep)?);
+            locals
+                .keepers
+                .push(std::thread::Builder::new().name(name).spawn(keep)?);
         }
         Ok(locals)
     }
@@ -134,7 +139,11 @@ fn keep(recipe: &Recipe, place: &Place, child: Child, ending: &AtomicBool) {
             backoff.reset();
         }
         let pause = backoff.next_pause();
-        tracing::warn!("rank {}: its process ended ({status}); again in {} ms", place.rank, pause.as_millis());
+        tracing::warn!(
+            "rank {}: its process ended ({status}); again in {} ms",
+            place.rank,
+            pause.as_millis()
+        );
         let until = Instant::now() + pause;
         while Instant::now() < until && !ending.load(Ordering::Acquire) {
             std::thread::sleep(LOOK.min(pause));
@@ -143,7 +152,10 @@ fn keep(recipe: &Recipe, place: &Place, child: Child, ending: &AtomicBool) {
             return;
         }
         since = Instant::now();
-        child = recipe.spawn(place).map_err(|e| tracing::warn!("rank {}: {e:#}", place.rank)).ok();
+        child = recipe
+            .spawn(place)
+            .map_err(|e| tracing::warn!("rank {}: {e:#}", place.rank))
+            .ok();
     }
     if let Some(child) = child {
         finish(child, place);

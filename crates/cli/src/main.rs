@@ -4,8 +4,8 @@ mod args;
 mod bench;
 mod cell;
 mod chat;
-mod client;
 mod check;
+mod client;
 mod contents;
 mod demo;
 #[cfg(feature = "hf")]
@@ -31,10 +31,22 @@ fn main() -> ExitCode {
     match run(cli.command, &cli.log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("baton: {error:#}");
+            eprintln!("baton: {}", line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes in one line; a cause that the line already holds is not repeated.
+fn line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line.push_str(if line.is_empty() { "" } else { ": " });
+            line.push_str(&cause);
+        }
+    }
+    line
 }
 
 fn run(command: Command, log: &str) -> anyhow::Result<()> {
@@ -55,9 +67,14 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
             range,
             folder,
         } => manifest::cut(&model, &range, &folder),
-        Command::Key { command: KeyCommand::New { file } } => {
+        Command::Key {
+            command: KeyCommand::New { file },
+        } => {
             ring::key::Key::generate_file(&file)?;
-            println!("wrote {}: copy it to every machine of the ring, readable by its owner only", file.display());
+            println!(
+                "wrote {}: copy it to every machine of the ring, readable by its owner only",
+                file.display()
+            );
             Ok(())
         }
     }

@@ -102,7 +102,12 @@ impl Model {
         };
         layout.check(layers)?;
         let shapes = shapes(&settings, checkpoint.config().context_max())?;
-        Ok(Self { checkpoint, layout, settings, shapes })
+        Ok(Self {
+            checkpoint,
+            layout,
+            settings,
+            shapes,
+        })
     }
 
     /// The name that clients see.
@@ -143,7 +148,11 @@ impl Model {
     /// A rank outside the layout.
     pub fn range(&self, rank: Rank) -> Result<Range<u32>> {
         let world = self.layout.world();
-        ensure!(rank.0 < world, "rank {rank}: the layout {} has ranks 0..{world}", self.layout);
+        ensure!(
+            rank.0 < world,
+            "rank {rank}: the layout {} has ranks 0..{world}",
+            self.layout
+        );
         Ok(self.layout.range(rank))
     }
 
@@ -178,15 +187,9 @@ impl Model {
     /// # Errors
     /// Too little memory, with both numbers, and what the stage refuses.
     pub fn stage(&self, rank: Rank, cpu: Arc<Cpu>) -> Result<Stage<Cpu>> {
-        let config = StageConfig {
-            range: self.range(rank)?,
-            ends: rank.0 == 0,
-            kv: self.settings.kv,
-            loop_mode: self.settings.loop_mode,
-        };
-        self.check_memory(rank, &config)?;
+        self.check_memory(rank.0..rank.0 + 1)?;
         #[cfg_attr(not(test), expect(unused_mut, reason = "tests plant defects"))]
-        let mut stage = Stage::open(cpu, &self.checkpoint, config)?;
+        let mut stage = Stage::open(cpu, &self.checkpoint, self.config(rank)?)?;
         #[cfg(test)]
         if let Some((_, fault)) = self.settings.fault.filter(|(at, _)| *at == rank) {
             stage.plant(fault);
@@ -194,16 +197,41 @@ impl Model {
         Ok(stage)
     }
 
-    fn check_memory(&self, rank: Rank, config: &StageConfig) -> Result<()> {
-        let need = stage::need_bytes(&self.checkpoint, config, &self.shapes)?.total_bytes();
-        let Some(free) = cpu::free_bytes() else { return Ok(()) };
+    fn config(&self, rank: Rank) -> Result<StageConfig> {
+        Ok(StageConfig {
+            range: self.range(rank)?,
+            ends: rank.0 == 0,
+            kv: self.settings.kv,
+            loop_mode: self.settings.loop_mode,
+        })
+    }
+
+    /// Refuses what `ranks`, all of this machine, can't hold together.
+    ///
+    /// # Errors
+    /// Too little memory, with both numbers.
+    pub fn check_memory(&self, ranks: Range<u32>) -> Result<()> {
+        let mut need = MEMORY_FLOOR_BYTES;
+        for rank in ranks.clone().map(Rank) {
+            let config = self.config(rank)?;
+            need = need.saturating_add(
+                stage::need_bytes(&self.checkpoint, &config, &self.shapes)?.total_bytes(),
+            );
+        }
+        let Some(free) = cpu::free_bytes() else {
+            return Ok(());
+        };
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let (last, mut who) = (Rank(ranks.end - 1), format!("rank {}", ranks.start));
+        if ranks.len() > 1 {
+            who = format!("ranks {}..{}", ranks.start, ranks.end);
+        }
         ensure!(
-            need + MEMORY_FLOOR_BYTES <= free,
-            "rank {rank}: layers {}..{} need {} MiB with a context of {} and {} streams, {} MiB are free: \
-             lower --context or --streams, or give this rank fewer layers",
-            config.range.start,
-            config.range.end,
+            need <= free,
+            "{who}: layers {}..{} need {} MiB with a context of {} and {} streams, {} MiB are free: \
+             lower --context or --streams, or give this machine fewer layers",
+            self.range(Rank(ranks.start))?.start,
+            self.range(last)?.end,
             mib(need),
             self.shapes.context_max,
             self.shapes.streams_max,
@@ -224,7 +252,13 @@ impl Model {
             None => {
                 let whole = read(0..layers)?;
                 let own = whole.layers[..range.end as usize].to_vec();
-                (Contents { layers: own, ends: whole.ends }, whole)
+                (
+                    Contents {
+                        layers: own,
+                        ends: whole.ends,
+                    },
+                    whole,
+                )
             }
         };
         let describe = self.describe(Rank(0), device, own)?;
@@ -284,13 +318,23 @@ impl Model {
 }
 
 fn shapes(settings: &Settings, model_context_max: u32) -> Result<Shapes> {
-    let context_max = settings.context.unwrap_or(CONTEXT_DEFAULT.min(model_context_max));
+    let context_max = settings
+        .context
+        .unwrap_or(CONTEXT_DEFAULT.min(model_context_max));
     if context_max > model_context_max {
         bail!("--context {context_max}: the model was made for {model_context_max} at most");
     }
     ensure!(context_max >= 16, "--context {context_max}: at least 16");
-    ensure!((1..=1024).contains(&settings.streams), "--streams {}: 1 to 1024", settings.streams);
-    ensure!((1..=4096).contains(&settings.chunk), "--chunk {}: 1 to 4096", settings.chunk);
+    ensure!(
+        (1..=1024).contains(&settings.streams),
+        "--streams {}: 1 to 1024",
+        settings.streams
+    );
+    ensure!(
+        (1..=4096).contains(&settings.chunk),
+        "--chunk {}: 1 to 4096",
+        settings.chunk
+    );
     let tile = u32::try_from(TILE_KEYS).context("a tile is small")?;
     // One stream may use the whole context; more share two of them.
     let pages = context_max.div_ceil(tile) * settings.streams.min(2) + settings.streams;

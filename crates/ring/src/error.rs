@@ -90,6 +90,15 @@ pub enum RingError {
 }
 
 impl RingError {
+    /// Whether a rank ended the ring because it was asked to, and not because something broke.
+    pub(crate) fn is_shutdown(&self) -> bool {
+        match self {
+            Self::Shutdown => true,
+            Self::Stopped { reason, .. } => reason.ends_with(&Self::Shutdown.to_string()),
+            _ => false,
+        }
+    }
+
     /// Ends the epoch: tells every rank why, unless they know, and closes both links.
     pub(crate) fn tell(&self, links: &Neighbours, rank: Rank) {
         match self {

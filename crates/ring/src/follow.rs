@@ -50,7 +50,12 @@ impl<J: Join> Follower<J> {
             let Err(error) = self.epoch(&links, engine);
             error.tell(&links, rank);
             engine.reset();
-            if !self.stop.load(Ordering::Acquire) {
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            if error.is_shutdown() {
+                tracing::info!("rank {rank}: the ring ended: {error}; weights stay loaded");
+            } else {
                 tracing::warn!("rank {rank}: the ring broke: {error}; weights stay loaded");
             }
         }

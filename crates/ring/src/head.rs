@@ -241,6 +241,8 @@ impl Handle {
     /// Starts the drain: nothing new is admitted, what runs may finish.
     pub fn drain(&self) {
         self.commands.shared.draining.store(true, Ordering::Release);
+        // At once: the driver may be busy with a round.
+        *locked(self.commands.shared.state.write()) = RingState::Draining;
         let _ = self.commands.send(Command::Drain);
     }
 }

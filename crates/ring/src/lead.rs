@@ -94,6 +94,9 @@ impl<J: Join> Leader<J> {
     fn pause(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         loop {
+            if self.driver.draining() {
+                return true;
+            }
             match self
                 .driver
                 .commands

@@ -2,6 +2,8 @@
 
 mod axes;
 mod load;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 use std::time::Instant;
@@ -28,8 +30,17 @@ struct Coordinates {
 
 impl std::fmt::Display for Coordinates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { placement, threads, chunk, streams, depth } = self;
-        write!(f, "layout {placement}, threads {threads}, chunk {chunk}, streams {streams}, depth {depth}")
+        let Self {
+            placement,
+            threads,
+            chunk,
+            streams,
+            depth,
+        } = self;
+        write!(
+            f,
+            "layout {placement}, threads {threads}, chunk {chunk}, streams {streams}, depth {depth}"
+        )
     }
 }
 
@@ -43,12 +54,17 @@ pub fn run(args: &Check) -> Result<()> {
     let cells = cells(args, &path)?;
     let (vocab, _) = facts(&path)?;
     let load = Load::new(vocab, args.prompt, args.tokens, args.seed);
-    println!("{}: {} cells of {} replies", path.display(), cells.len(), load.len());
+    println!(
+        "{}: {} cells of {} replies",
+        path.display(),
+        cells.len(),
+        load.len()
+    );
     let started = Instant::now();
     let mut reference: Option<Outcome> = None;
     for (index, at) in cells.iter().enumerate() {
         let since = Instant::now();
-        let outcome = run_cell(args, &path, at, &load)
+        let outcome = run_cell(&path, settings(args, at), at.threads, &load)
             .with_context(|| format!("cell {} of {}: {at}", index + 1, cells.len()))?;
         println!(
             "{:>4}/{} {} {} {:5.1} s  {at}",
@@ -69,7 +85,11 @@ pub fn run(args: &Check) -> Result<()> {
         let mut both = first.tokens.to_vec();
         both.extend(first.logits);
         println!("{:.0} s", started.elapsed().as_secs_f64());
-        println!("one hash: {} over {} cells", source::sha256_hex(&both), cells.len());
+        println!(
+            "one hash: {} over {} cells",
+            source::sha256_hex(&both),
+            cells.len()
+        );
     }
     Ok(())
 }
@@ -97,7 +117,11 @@ fn cells(args: &Check, path: &Path) -> Result<Vec<Coordinates>> {
     if total > axes::CELLS_MAX {
         bail!("{total} cells: at most {}", axes::CELLS_MAX);
     }
-    let picked = if args.pairwise { axes::pairwise(&sizes) } else { axes::every(&sizes) };
+    let picked = if args.pairwise {
+        axes::pairwise(&sizes)
+    } else {
+        axes::every(&sizes)
+    };
     let cell = |at: &Vec<usize>| Coordinates {
         placement: placements[at[0]].clone(),
         threads: args.threads[at[1]],
@@ -108,8 +132,8 @@ fn cells(args: &Check, path: &Path) -> Result<Vec<Coordinates>> {
     Ok(picked.iter().map(cell).collect())
 }
 
-fn run_cell(args: &Check, path: &Path, at: &Coordinates, load: &Load) -> Result<Outcome> {
-    let settings = Settings {
+fn settings(args: &Check, at: &Coordinates) -> Settings {
+    Settings {
         layout: Some(at.placement.layout.to_string()),
         loop_mode: at.placement.loop_mode,
         kv: args.kv.into(),
@@ -118,15 +142,24 @@ fn run_cell(args: &Check, path: &Path, at: &Coordinates, load: &Load) -> Result<
         chunk: at.chunk,
         depth: at.depth,
         ..Settings::default()
-    };
-    let cell = Cell::start(path, settings, at.threads)?;
-    let outcome = cell.run(load.run(cell.handle(), at.streams))?;
+    }
+}
+
+fn run_cell(path: &Path, settings: Settings, threads: usize, load: &Load) -> Result<Outcome> {
+    let streams = settings.streams;
+    let cell = Cell::start(path, settings, threads)?;
+    let outcome = cell.run(load.run(cell.handle(), streams))?;
     cell.stop()?;
     Ok(outcome)
 }
 
 /// Names the first reply and token that differ.
-fn compare(first: &Outcome, other: &Outcome, at: &Coordinates, other_at: &Coordinates) -> Result<()> {
+fn compare(
+    first: &Outcome,
+    other: &Outcome,
+    at: &Coordinates,
+    other_at: &Coordinates,
+) -> Result<()> {
     if first.tokens == other.tokens && first.logits == other.logits {
         return Ok(());
     }

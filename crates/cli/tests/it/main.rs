@@ -1,0 +1,28 @@
+//! The `baton` binary as its users see it: real processes, sockets, signals and files.
+//!
+//! Tests run on a tiny checkpoint that they make themselves; a few run on SmolLM2 where it is on
+//! this machine, and say so where it is not.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod check;
+mod client;
+mod demo;
+mod drain;
+mod faults;
+mod http;
+mod leaving;
+mod lines;
+mod links;
+mod memory;
+mod model;
+mod oracle;
+mod parts;
+mod process;
+mod proxy;
+mod rig;
+mod ring;
+mod serve;
+mod strangers;
+mod table;
+mod turn;

@@ -1,0 +1,233 @@
+//! Servers, and rings whose ranks are started by hand.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::http::{self, Stream, Streamed};
+use crate::model::scratch;
+use crate::process::{Baton, s, wait_for};
+
+/// How long a ring may take to become ready.
+const READY: Duration = s(60);
+
+/// `baton serve` and where it listens.
+pub struct Server {
+    pub process: Baton,
+    pub addr: SocketAddr,
+}
+
+impl Server {
+    /// Starts it; returns once its address is known.
+    pub fn start(model: &Path, args: &[&str]) -> Self {
+        Self::start_with(model, args, &scratch("cache"))
+    }
+
+    /// As [`Server::start`], with a cache of its own.
+    pub fn start_with(model: &Path, args: &[&str], cache: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        command
+            .arg("serve")
+            .arg(model)
+            .args(["--port", "0"])
+            .args(args);
+        command.env("BATON_CACHE", cache);
+        let process = Baton::spawn(command);
+        let (_, line) = process.log.wait("on http://", READY);
+        let addr = line
+            .split("http://")
+            .nth(1)
+            .unwrap()
+            .split("/v1")
+            .next()
+            .unwrap();
+        Self {
+            addr: addr.parse().unwrap(),
+            process,
+        }
+    }
+
+    /// Starts it and waits until it serves.
+    pub fn ready(model: &Path, args: &[&str]) -> Self {
+        let server = Self::start(model, args);
+        server.wait_ready(READY);
+        server
+    }
+
+    /// Waits for a 200 of /ready; every answer before must be a 503.
+    pub fn wait_ready(&self, limit: Duration) {
+        let ready = wait_for(limit, || match http::get(self.addr, "/ready") {
+            (200, _) => Some(()),
+            (503, _) => None,
+            other => panic!("{other:?}"),
+        });
+        let log = || self.process.log.text();
+        assert!(ready.is_some(), "not ready within {limit:?}\n{}", log());
+    }
+
+    pub fn get(&self, path: &str) -> (u16, Value) {
+        http::get(self.addr, path)
+    }
+
+    /// /health now.
+    pub fn health(&self) -> Value {
+        self.get("/health").1
+    }
+
+    pub fn chat(&self, body: &Value) -> (u16, Value) {
+        http::post(self.addr, "/v1/chat/completions", body)
+    }
+
+    pub fn complete(&self, body: &Value) -> (u16, Value) {
+        http::post(self.addr, "/v1/completions", body)
+    }
+
+    pub fn stream_chat(&self, body: &Value) -> Stream {
+        Stream::open(self.addr, "/v1/chat/completions", &streamed(body))
+    }
+
+    pub fn stream(&self, body: &Value) -> Stream {
+        Stream::open(self.addr, "/v1/completions", &streamed(body))
+    }
+
+    /// A reply that takes far longer than any test.
+    pub fn endless(&self) -> Stream {
+        let mut body = greedy("once upon a time", 1_000_000);
+        body["ignore_eos"] = true.into();
+        self.stream(&body)
+    }
+
+    /// Asks for a long reply; to be left without a look at it.
+    pub fn ask(&self) -> TcpStream {
+        let body = streamed(&greedy("once", 5_000)).to_string();
+        http::send(self.addr, "POST", "/v1/completions", &body).unwrap()
+    }
+
+    /// The same short reply's ids whenever it is asked for.
+    pub fn sample(&self) -> Vec<u64> {
+        let mut body = greedy("the quick brown fox", 24);
+        body["ignore_eos"] = true.into();
+        let (status, reply) = self.complete(&body);
+        assert_eq!(status, 200, "{reply}");
+        let ids = http::ids(&reply["choices"][0]);
+        assert_eq!(ids.len(), 24, "{reply}");
+        ids
+    }
+
+    /// The process of a rank that it started.
+    pub fn rank(&self, rank: u32) -> i32 {
+        let line = self
+            .process
+            .log
+            .last(&format!("rank {rank}: process "))
+            .unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+fn streamed(body: &Value) -> Value {
+    let mut body = body.clone();
+    body["stream"] = true.into();
+    body
+}
+
+/// A greedy completion that returns its ids.
+pub fn greedy(prompt: &str, max_tokens: u32) -> Value {
+    json!({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "return_token_ids": true})
+}
+
+/// A stream that failed as the protocol wants it: an error event, then the body's proper end, with
+/// neither finish_reason nor `[DONE]`.
+pub fn failed_by_name(all: &Streamed) -> &str {
+    assert!(all.ended && !all.done && all.finish.is_none(), "{all:?}");
+    all.error
+        .as_deref()
+        .unwrap_or_else(|| panic!("no error event: {all:?}"))
+}
+
+/// Free loopback addresses.
+pub fn free_addresses(count: usize) -> Vec<SocketAddr> {
+    let held: Vec<_> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    held.iter()
+        .map(|listener| listener.local_addr().unwrap())
+        .collect()
+}
+
+/// What the ranks of a ring by hand are told.
+#[derive(Clone)]
+pub struct ByHand {
+    pub model: PathBuf,
+    pub layout: String,
+    pub key: Option<PathBuf>,
+    pub addresses: Vec<SocketAddr>,
+    /// Where each rank is reached, if not at its own address.
+    pub doors: Vec<SocketAddr>,
+    /// Further arguments of all ranks.
+    pub extra: Vec<String>,
+}
+
+impl ByHand {
+    /// A ring with a key of its own.
+    pub fn new(name: &str, model: &Path, layout: &str) -> Self {
+        let addresses = free_addresses(layout.split(',').count());
+        Self {
+            model: model.into(),
+            layout: layout.into(),
+            key: Some(new_key(name)),
+            doors: addresses.clone(),
+            addresses,
+            extra: Vec::new(),
+        }
+    }
+
+    fn place(&self, rank: usize) -> Vec<String> {
+        let next = self.doors[(rank + 1) % self.doors.len()];
+        let mut args: Vec<String> = [
+            "--layout",
+            &self.layout,
+            "--listen",
+            &self.addresses[rank].to_string(),
+        ]
+        .map(String::from)
+        .into();
+        args.extend([
+            "--next".into(),
+            next.to_string(),
+            "--threads".into(),
+            "1".into(),
+        ]);
+        if let Some(key) = &self.key {
+            args.extend(["--key".into(), key.to_str().unwrap().into()]);
+        }
+        args.extend(self.extra.iter().cloned());
+        args
+    }
+
+    /// Starts a rank other than 0.
+    pub fn stage(&self, rank: usize) -> Baton {
+        let mut args = vec!["stage".to_owned(), self.model.to_str().unwrap().into()];
+        args.extend(["--rank".into(), rank.to_string()]);
+        args.extend(self.place(rank));
+        Baton::start(args)
+    }
+
+    /// Starts rank 0.
+    pub fn serve(&self) -> Server {
+        let place = self.place(0);
+        let args: Vec<&str> = place.iter().map(String::as_str).collect();
+        Server::start(&self.model, &args)
+    }
+}
+
+/// A key file that `baton key new` made.
+pub fn new_key(name: &str) -> PathBuf {
+    let path = scratch(&format!("{name}.key"));
+    let _ = std::fs::remove_file(&path);
+    Baton::start(["key", "new", path.to_str().unwrap()]).ends_well(s(10));
+    path
+}
