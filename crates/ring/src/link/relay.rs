@@ -88,3 +88,50 @@ impl Place {
         Ok(Relay::Beat(beat))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rank_before_the_origin_keeps_a_stop_to_itself() {
+        let world = 3;
+        let place = |rank| Place {
+            rank: Rank(rank),
+            world,
+            epoch: Epoch(1),
+        };
+        let stop = |origin| {
+            Frame::stop(&Stop {
+                origin: Rank(origin),
+                reason: String::new(),
+            })
+        };
+        let relay = |rank, origin| place(rank).relay(&stop(origin)).ok();
+        assert_eq!(relay(0, 2), Some(Relay::Deliver { onward: true }));
+        assert_eq!(relay(1, 2), Some(Relay::Deliver { onward: false }));
+        assert_eq!(relay(2, 2), Some(Relay::Drop), "it has been everywhere");
+        assert_eq!(relay(1, world), None, "a rank that is not there");
+    }
+
+    #[test]
+    fn a_beat_is_the_neighbours_and_of_this_epoch() {
+        let place = Place {
+            rank: Rank(0),
+            world: 3,
+            epoch: Epoch(1),
+        };
+        let relay = |rank, epoch| {
+            let beat = Beat {
+                rank: Rank(rank),
+                epoch: Epoch(epoch),
+                round: arith::base::Round(0),
+                done: 0,
+            };
+            place.relay(&Frame::beat(&beat)).map_err(|e| e.code())
+        };
+        assert!(matches!(relay(2, 1), Ok(Relay::Beat(_))));
+        assert_eq!(relay(1, 1), Err("BadRank"));
+        assert_eq!(relay(2, 2), Err("OtherEpoch"));
+    }
+}

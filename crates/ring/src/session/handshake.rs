@@ -143,7 +143,9 @@ impl Answering {
 }
 
 impl Finished {
-    /// The two directions of the session; `encrypt` is what both ends said.
+    /// The two directions of the session; `encrypt` is what both ends said. Without encryption
+    /// each direction has its own MAC key: HMAC-SHA256(key, "baton mac" | 0 from the connector or
+    /// 1 from the acceptor | handshake hash).
     pub fn records(self, encrypt: bool) -> (Sealer, Opener) {
         let Noise { state, key } = self.noise;
         if encrypt {

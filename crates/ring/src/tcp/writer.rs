@@ -20,7 +20,7 @@ const GATHER_BYTES: usize = 64 << 10;
 const GRACE: Duration = Duration::from_millis(300);
 /// How long the loss of the rank after waits for word from the rank before, which may know whose
 /// loss began it.
-const HEARSAY: Duration = Duration::from_millis(150);
+const HEARSAY: Duration = Duration::from_millis(250);
 
 pub(super) struct Writer {
     departure: Departure,

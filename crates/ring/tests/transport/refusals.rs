@@ -1,7 +1,7 @@
 //! Links that never come to be, and what both ends say.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arith::base::{Epoch, Rank};
 use ring::link::LinkError;
@@ -30,7 +30,9 @@ fn refused(adapt: impl Fn(&mut TcpConfig)) -> (LinkError, String) {
 
 #[test]
 fn another_key_is_a_bad_secret_on_both_ends() {
+    let start = Instant::now();
     let (error, line) = refused(|c| c.key = Some(key(2)));
+    assert!(start.elapsed() < LONG / 2, "it must not take the deadline");
     assert_eq!((error.code(), error.rank()), ("BadSecret", Some(Rank(1))));
     assert!(
         error.to_string().contains("is the secret the same?"),
