@@ -17,7 +17,6 @@ use crate::turn::Turn;
 
 const MIB: u64 = 1 << 20;
 const WORLD: u32 = 3;
-const CONTEXT: u32 = 1_024;
 const STREAMS: u32 = 8;
 
 /// A checkpoint that goes away with its test.
@@ -50,7 +49,7 @@ fn peak_bytes(process: u32) -> u64 {
 }
 
 /// Bytes that the layers of a rank, its ends, its caches and its largest tensor take.
-fn own_bytes(path: &Path, rank: u32, chunk: u32) -> (u64, u64, u64) {
+fn own_bytes(path: &Path, rank: u32, size: &Size) -> (u64, u64, u64) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let layout = Layout::even(checkpoint.config().layers(), WORLD).unwrap();
     let config = StageConfig {
@@ -60,12 +59,12 @@ fn own_bytes(path: &Path, rank: u32, chunk: u32) -> (u64, u64, u64) {
         loop_mode: false,
     };
     let shapes = Shapes {
-        chunk_rows_max: chunk,
-        round_rows_max: chunk + STREAMS,
+        chunk_rows_max: size.chunk,
+        round_rows_max: size.chunk + STREAMS,
         streams_max: STREAMS,
-        context_max: CONTEXT,
+        context_max: size.context,
         // Two whole contexts and a page a stream.
-        pages: CONTEXT.div_ceil(64) * 2 + STREAMS,
+        pages: size.context.div_ceil(64) * 2 + STREAMS,
     };
     let need = stage::need_bytes(&checkpoint, &config, &shapes).unwrap();
     let part = checkpoint.part(config.range, config.ends);
@@ -73,13 +72,24 @@ fn own_bytes(path: &Path, rank: u32, chunk: u32) -> (u64, u64, u64) {
     (need.weights_bytes, need.kv_bytes, tensor)
 }
 
-/// Serves a checkpoint of at least `bytes` at world 3 and answers a chat whose prompt fills a
-/// chunk; no rank may ever have had more than its own, one tensor and `slack`.
-fn ranks_hold_their_own(bytes: u64, chunk: u32, slack: u64) {
+/// How large the model and its prompt are.
+struct Size {
+    /// Bytes of the checkpoint, at least.
+    bytes: u64,
+    context: u32,
+    chunk: u32,
+    /// Bytes that a process may take beside what it must hold.
+    slack: u64,
+}
+
+/// Serves a checkpoint at world 3 and answers a chat whose prompt fills a chunk; no rank may ever
+/// have had more than its own, one tensor and the slack.
+fn ranks_hold_their_own(size: &Size) {
     let _turn = Turn::alone();
-    let model = Large::new(bytes);
-    let (world, context, streams) = (WORLD.to_string(), CONTEXT.to_string(), STREAMS.to_string());
-    let rows = chunk.to_string();
+    let (chunk, slack) = (size.chunk, size.slack);
+    let model = Large::new(size.bytes);
+    let [world, context, streams, rows] =
+        [WORLD, size.context, STREAMS, chunk].map(|value| value.to_string());
     let args = [
         "--world",
         &world,
@@ -104,7 +114,7 @@ fn ranks_hold_their_own(bytes: u64, chunk: u32, slack: u64) {
             0 => server.process.id(),
             _ => server.rank(rank) as u32,
         };
-        let (own, kv, tensor) = own_bytes(&model.0, rank, chunk);
+        let (own, kv, tensor) = own_bytes(&model.0, rank, size);
         let (peak, most) = (peak_bytes(process), own + kv + tensor + slack);
         let mib = |bytes: u64| bytes as f64 / MIB as f64;
         println!(
@@ -123,11 +133,21 @@ fn ranks_hold_their_own(bytes: u64, chunk: u32, slack: u64) {
 /// Small enough for every run; so is what it lets pass, or the layers of others would.
 #[test]
 fn each_rank_holds_its_own_layers_once() {
-    ranks_hold_their_own(160 * MIB, 64, 32 * MIB);
+    ranks_hold_their_own(&Size {
+        bytes: 160 * MIB,
+        context: 256,
+        chunk: 64,
+        slack: 32 * MIB,
+    });
 }
 
 #[test]
 #[ignore = "writes 1 GiB and takes a minute"]
 fn each_rank_of_a_large_model_holds_its_own_layers_once() {
-    ranks_hold_their_own(1024 * MIB, 512, 64 * MIB);
+    ranks_hold_their_own(&Size {
+        bytes: 1024 * MIB,
+        context: 1_024,
+        chunk: 512,
+        slack: 64 * MIB,
+    });
 }
