@@ -8,9 +8,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use arith::base::{Epoch, Rank, Round};
-use ring::key::Key;
-use ring::link::{Inbound, Neighbours};
-use ring::tcp::{TcpConfig, Times, Transport};
+use baton_ring::key::Key;
+use baton_ring::link::{Inbound, Neighbours};
+use baton_ring::tcp::{TcpConfig, Times, Transport};
 use wire::control::Fields;
 use wire::frame::Frame;
 use wire::hello::Encryption;

@@ -1,6 +1,8 @@
 //! Links over real sockets on loopback.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+extern crate baton_ring as ring;
+
 mod failures;
 mod joins;
 mod refusals;
