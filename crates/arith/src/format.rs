@@ -69,8 +69,8 @@ impl Format {
     }
 }
 
-/// A matrix `[rows, cols]` (outputs, K) in its stored form; row-major, `bytes` borrowed from the
-/// mapping. `cols` is a multiple of the format's block.
+/// A matrix `[rows, cols]` (outputs, K) in its stored form; row-major, `bytes` borrowed from
+/// their reader. `cols` is a multiple of the format's block.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     /// Storage of the values.

@@ -25,7 +25,7 @@ pub const SHAPES: Shapes = Shapes {
 /// Layers of every model here but the real one.
 pub const LAYERS: u32 = 3;
 
-/// A seeded llama; its file is gone as soon as it is mapped.
+/// A seeded llama; its file is gone as soon as it is open.
 pub fn checkpoint(spec: &synthetic::Llama) -> Checkpoint {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
