@@ -104,6 +104,8 @@ fn linked(
         let echo = scope.spawn(|| -> Outcome<()> {
             let links = second.join(None, DEADLINE)?;
             links.set_rows_bytes_max(bytes);
+            // Rows may come only now.
+            links.outbound.send(Frame::control(b"ready".to_vec()))?;
             for _ in 0..trips {
                 links.outbound.send(receive(&links)?)?;
             }
@@ -113,6 +115,7 @@ fn linked(
         });
         let links = first.join(Some(Epoch(1)), DEADLINE)?;
         links.set_rows_bytes_max(bytes);
+        receive(&links)?;
         let mut frame = Frame::rows(Round(1), 1, vec![1; bytes]);
         for _ in 0..trips {
             let start = Instant::now();
