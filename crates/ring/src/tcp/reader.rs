@@ -168,6 +168,13 @@ impl Reader {
     }
 }
 
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // Also when the task panics: the compute side must never wait for a link without a task.
+        self.live.fail(LinkError::Closed);
+    }
+}
+
 async fn hand_over(
     live: &Live,
     phase: &mut watch::Receiver<Phase>,

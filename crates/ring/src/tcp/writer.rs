@@ -202,3 +202,10 @@ impl Writer {
         }
     }
 }
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Also when the task panics: the compute side must never wait for a link without a task.
+        self.live.fail(LinkError::Closed);
+    }
+}
