@@ -94,7 +94,8 @@ impl End {
         std::thread::Builder::new()
             .name("baton-end".into())
             .spawn(move || {
-                tracing::info!("rank {}: {}, ending", self.rank, wait());
+                let why = wait();
+                tracing::info!("rank {}: {why}, ending", self.rank);
                 self.stop.store(true, Ordering::Release);
                 if !self.loaded.load(Ordering::Acquire) {
                     // Loading heeds nobody, and leaves nothing behind.

@@ -12,7 +12,7 @@ from openai import OpenAI
 client = OpenAI(base_url=sys.argv[1], api_key="unused", max_retries=0)
 MODEL = client.models.list().data[0].id
 MESSAGES = [{"role": "user", "content": "tell me of the sea"}]
-DRAWN = dict(model=MODEL, temperature=0.9, top_p=0.97, seed=7, max_tokens=32,
+DRAWN = dict(model=MODEL, temperature=2, top_p=0.97, seed=7, max_tokens=32,
              extra_body={"return_token_ids": True, "ignore_eos": True, "top_k": 60})
 
 

@@ -50,6 +50,25 @@ impl Server {
         }
     }
 
+    /// Starts it at a quiet log, which does not say where it listens.
+    pub fn quiet(model: &Path, args: &[&str]) -> Self {
+        let addr = free_addresses(1)[0];
+        let port = addr.port().to_string();
+        let mut all = vec![
+            "--log",
+            "error",
+            "serve",
+            model.to_str().unwrap(),
+            "--port",
+            &port,
+        ];
+        all.extend(args);
+        let process = Baton::start(all);
+        let is_up = wait_for(READY, || http::try_call(addr, "GET", "/health", "").ok());
+        assert!(is_up.is_some(), "{}", process.log.text());
+        Self { process, addr }
+    }
+
     /// Starts it and waits until it serves.
     pub fn ready(model: &Path, args: &[&str]) -> Self {
         let server = Self::start(model, args);
@@ -106,10 +125,13 @@ impl Server {
         http::send(self.addr, "POST", "/v1/completions", &body).unwrap()
     }
 
-    /// The same short reply's ids whenever it is asked for.
+    /// The same short reply's ids whenever it is asked for. It is drawn: the tiny model's greedy
+    /// replies soon repeat themselves.
     pub fn sample(&self) -> Vec<u64> {
         let mut body = greedy("the quick brown fox", 24);
         body["ignore_eos"] = true.into();
+        body["temperature"] = 2.into();
+        body["seed"] = 3.into();
         let (status, reply) = self.complete(&body);
         assert_eq!(status, 200, "{reply}");
         let ids = http::ids(&reply["choices"][0]);

@@ -12,7 +12,7 @@ use crate::turn::Turn;
 fn drawn(seed: u64) -> Value {
     json!({
         "messages": [{"role": "user", "content": "tell me of the sea"}], "max_tokens": 40,
-        "temperature": 0.9, "top_k": 60, "top_p": 0.97, "seed": seed, "ignore_eos": true,
+        "temperature": 2, "top_k": 60, "top_p": 0.97, "seed": seed, "ignore_eos": true,
         "return_token_ids": true,
     })
 }
@@ -42,6 +42,17 @@ fn replies_of_three_ranks_are_one_ranks_replies() {
     }
     let (a, b) = (one.sample(), three.sample());
     assert_eq!(a, b);
+}
+
+#[test]
+fn a_quiet_log_says_nothing_and_changes_nothing() {
+    let _turn = Turn::shared();
+    let mut server = Server::quiet(&TINY, &["--world", "3"]);
+    server.wait_ready(s(20));
+    assert_eq!(server.sample(), of_world("1").sample());
+    server.process.signal(libc::SIGTERM);
+    server.process.ends_well(s(10));
+    assert_eq!(server.process.log.to_end(s(5)), "");
 }
 
 #[test]
