@@ -51,6 +51,25 @@ fn bad(reason: String) -> WeightsError {
     WeightsError::Manifest { reason }
 }
 
+/// The manifest at `at`, if there is one.
+fn read(at: &Path) -> Result<Option<Manifest>, WeightsError> {
+    let io = |source| WeightsError::Io {
+        path: at.to_path_buf(),
+        source,
+    };
+    let file = match File::open(at) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+    };
+    let mut text = Vec::new();
+    file.take(BYTES_MAX + 1)
+        .read_to_end(&mut text)
+        .map_err(io)?;
+    let manifest = Manifest::parse(&text).map_err(|error| error.in_file(at))?;
+    Ok(Some(manifest))
+}
+
 impl Manifest {
     /// Of a whole model, from its bytes; `cache` as [`Digests::of`] has it.
     ///
@@ -76,23 +95,9 @@ impl Manifest {
 
     /// The one beside the file at `path`, if there is one and it speaks of that file.
     pub(crate) fn beside(path: &Path) -> Result<Option<Self>, WeightsError> {
-        let at = path.with_file_name(FILE);
-        let io = |source| WeightsError::Io {
-            path: at.clone(),
-            source,
-        };
-        let file = match File::open(&at) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io(error)),
-        };
-        let mut text = Vec::new();
-        file.take(BYTES_MAX + 1)
-            .read_to_end(&mut text)
-            .map_err(io)?;
-        let manifest = Self::parse(&text).map_err(|error| error.in_file(&at))?;
+        let manifest = read(&path.with_file_name(FILE))?;
         let name = path.file_name().unwrap_or_default();
-        Ok(Some(manifest).filter(|m| name.to_string_lossy() == m.file))
+        Ok(manifest.filter(|m| name.to_string_lossy() == m.file))
     }
 
     /// Parses what [`Manifest::to_json`] gives.
@@ -155,12 +160,22 @@ impl Manifest {
         out + "\n]\n}\n"
     }
 
-    /// Writes it into `folder`, in one step; what lay there under its name is replaced.
+    /// Writes it into `folder`, in one step. One that lies there is replaced, unless it speaks of
+    /// another file that is there too and may need it.
     ///
     /// # Errors
-    /// [`WeightsError::Io`].
+    /// [`WeightsError::Io`]; [`WeightsError::Manifest`] where one must stay.
     pub fn write(&self, folder: &Path) -> Result<PathBuf, WeightsError> {
         let at = folder.join(FILE);
+        let there = read(&at).ok().flatten();
+        if let Some(other) = there.filter(|m| m.file != self.file && folder.join(&m.file).exists())
+        {
+            let (ours, theirs) = (&self.file, other.file);
+            let reason = format!(
+                "the one there is that of `{theirs}`, expected `{ours}`: a model needs its own folder"
+            );
+            return Err(bad(reason).in_file(&at));
+        }
         let written = file::replace(&at, |out| out.write_all(self.to_json().as_bytes()));
         written.map_err(|source| WeightsError::Io {
             path: at.clone(),

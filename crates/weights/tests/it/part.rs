@@ -252,6 +252,25 @@ fn a_manifest_of_another_file_says_nothing_of_this_one() {
 }
 
 #[test]
+fn a_manifest_is_not_written_over_one_that_another_file_needs() {
+    let (folder, path) = part(1..3);
+    let other = folder.path().join("other.gguf");
+    synthetic::llama(&other, &SPEC).unwrap();
+    let manifest = Manifest::of(&Checkpoint::open(&other).unwrap(), None).unwrap();
+    let said = manifest.write(folder.path()).unwrap_err().to_string();
+    says(&said, &[MANIFEST_FILE, "`model.gguf`", "`other.gguf`"]);
+    Checkpoint::open(&path).unwrap();
+    // Its own, one of a file that is gone, and noise are.
+    let at = folder.path().join(MANIFEST_FILE);
+    std::fs::remove_file(path).unwrap();
+    manifest.write(folder.path()).unwrap();
+    manifest.write(folder.path()).unwrap();
+    std::fs::write(&at, "{").unwrap();
+    manifest.write(folder.path()).unwrap();
+    assert_eq!(std::fs::read_to_string(at).unwrap(), manifest.to_json());
+}
+
+#[test]
 fn a_manifest_reads_back_and_its_digests_are_those_of_the_bytes() {
     let (_folder, checkpoint) = whole();
     let manifest = Manifest::of(&checkpoint, None).unwrap();
