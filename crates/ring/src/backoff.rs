@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// First pause.
 pub const FIRST: Duration = Duration::from_millis(100);
-/// Longest pause.
-pub const LONGEST: Duration = Duration::from_secs(5);
+/// Longest pause: a ring whose cause of failure is gone is to serve again within seconds.
+pub const LONGEST: Duration = Duration::from_secs(2);
 
 /// Doubles its pause from [`FIRST`] up to [`LONGEST`].
 #[derive(Clone, Copy, Debug)]
