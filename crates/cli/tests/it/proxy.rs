@@ -174,7 +174,8 @@ impl Proxy {
         let at = lane.newest.load(Ordering::SeqCst);
         // Past a record's length, so that its body or its tag is hit.
         lane.flipped.lock().unwrap().take();
-        lane.weather.send_modify(|weather| weather.flip = Some(at + 10));
+        lane.weather
+            .send_modify(|weather| weather.flip = Some(at + 10));
     }
 
     /// When a bit was flipped last.
@@ -306,12 +307,8 @@ async fn attend(stream: TcpStream, inner: Arc<Inner>) {
 }
 
 async fn carry(near: &End, far: &End, inner: &Inner, fate: &mut watch::Receiver<Option<Fate>>) {
-    let ways = async {
-        tokio::try_join!(
-            pump(near, far, &inner.onward),
-            pump(far, near, &inner.back)
-        )
-    };
+    let ways =
+        async { tokio::try_join!(pump(near, far, &inner.onward), pump(far, near, &inner.back)) };
     tokio::pin!(ways);
     loop {
         let befell = tokio::select! {
@@ -361,7 +358,9 @@ async fn take(
         let now = weather.wait_for(moves).await.map(|w| w.clone());
         let Ok(now) = now else { return Ok(()) };
         let room = now.bytes_max.map_or(u64::MAX, |max| max - at);
-        let room = buffer.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        let room = buffer
+            .len()
+            .min(usize::try_from(room).unwrap_or(usize::MAX));
         let bytes = tokio::select! {
             bytes = from.read(&mut buffer[..room]) => bytes?,
             // What has changed may forbid to read.
@@ -371,7 +370,11 @@ async fn take(
             return Ok(());
         }
         let piece = &mut buffer[..bytes];
-        if let Some(flip) = weather.borrow().flip.filter(|f| (at..at + bytes as u64).contains(f)) {
+        if let Some(flip) = weather
+            .borrow()
+            .flip
+            .filter(|f| (at..at + bytes as u64).contains(f))
+        {
             piece[(flip - at) as usize] ^= 1;
             *lane.flipped.lock().unwrap() = Some(std::time::Instant::now());
         }

@@ -62,7 +62,9 @@ impl Rig {
         let mut ring = ByHand::new(name, &TINY, &format!("0:3,3:6,6:{LAYERS}"));
         let doors: Vec<Proxy> = ring.addresses.iter().map(|&at| Proxy::to(at)).collect();
         ring.doors = doors.iter().map(|proxy| proxy.address).collect();
-        ring.extra = ["--context", "32768", "--chunk", "32"].map(String::from).into();
+        ring.extra = ["--context", "32768", "--chunk", "32"]
+            .map(String::from)
+            .into();
         let mut rig = Self {
             ring,
             doors,
@@ -107,7 +109,9 @@ impl Rig {
     /// Ranks whose processes run.
     pub fn alive(&mut self) -> usize {
         let stages = self.stages.iter_mut().flatten();
-        let stages = stages.filter_map(|stage| stage.is_alive().then_some(())).count();
+        let stages = stages
+            .filter_map(|stage| stage.is_alive().then_some(()))
+            .count();
         stages + usize::from(self.server.as_mut().is_some_and(|s| s.process.is_alive()))
     }
 
@@ -118,8 +122,14 @@ impl Rig {
 
     /// Whether no rank has loaded its layers since.
     pub fn kept_weights(&self, since: &[usize], but: Option<usize>) -> bool {
-        let reloads = |rank: usize| self.rank(rank).log.count_after(since[rank], "loading layers");
-        (0..WORLD).filter(|&rank| Some(rank) != but).all(|rank| reloads(rank) == 0)
+        let reloads = |rank: usize| {
+            self.rank(rank)
+                .log
+                .count_after(since[rank], "loading layers")
+        };
+        (0..WORLD)
+            .filter(|&rank| Some(rank) != but)
+            .all(|rank| reloads(rank) == 0)
     }
 
     /// How long until it serves again, with the right bytes.
@@ -127,7 +137,12 @@ impl Rig {
         let ready = wait_for(limit, || (self.ready().0 == 200).then_some(()));
         let took = since.elapsed();
         assert!(ready.is_some(), "not ready {took:?} after\n{}", self.logs());
-        assert_eq!(self.server().sample(), self.right, "other bytes\n{}", self.logs());
+        assert_eq!(
+            self.server().sample(),
+            self.right,
+            "other bytes\n{}",
+            self.logs()
+        );
         took
     }
 
@@ -181,7 +196,11 @@ impl Client {
         let (ended, end) = channel();
         let (begins, begun) = channel();
         let mut body = body.clone();
-        for (name, value) in [("stream", true), ("ignore_eos", true), ("return_token_ids", true)] {
+        for (name, value) in [
+            ("stream", true),
+            ("ignore_eos", true),
+            ("return_token_ids", true),
+        ] {
             body[name] = value.into();
         }
         body["temperature"] = 0.into();

@@ -20,11 +20,15 @@ const SILENT: Duration = s(7);
 const READY: Duration = s(5);
 /// How long a peer that accepts stays silent, or a hello half sent.
 const MUTE: Duration = s(3);
+/// How long a rank is away that somebody has to start again.
+const AWAY: Duration = s(45);
 
 /// What befalls a rank, or the hop to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Kill,
+    /// For so long that every join of rank 0 has timed out and its pauses are at their longest.
+    Absence,
     Stop,
     Fin,
     Reset,
@@ -38,8 +42,9 @@ enum Fault {
     Crowd,
 }
 
-const FAULTS: [Fault; 14] = [
+const FAULTS: [Fault; 15] = [
     Fault::Kill,
+    Fault::Absence,
     Fault::Stop,
     Fault::Fin,
     Fault::Reset,
@@ -59,6 +64,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Kill => "SIGKILL",
+            Self::Absence => "SIGKILL, away 45 s",
             Self::Stop => "SIGSTOP, SIGCONT",
             Self::Fin => "hop closed (FIN)",
             Self::Reset => "hop reset (RST)",
@@ -97,7 +103,11 @@ impl fmt::Display for Row {
         let ms = |time: Option<Duration>| {
             time.map_or("-".into(), |t| format!("{:.0} ms", t.as_secs_f64() * 1e3))
         };
-        let weights = if self.weights_kept { "kept" } else { "LOADED AGAIN" };
+        let weights = if self.weights_kept {
+            "kept"
+        } else {
+            "LOADED AGAIN"
+        };
         write!(
             f,
             "| {} | {:?} | {} | {} | {} | {} | {} of {WORLD}, weights {weights} | {} | {} |",
@@ -124,6 +134,11 @@ fn cell(text: &str) -> String {
 }
 
 impl Fault {
+    /// Whether the rank's process ends.
+    fn is_deadly(self) -> bool {
+        matches!(self, Self::Kill | Self::Absence)
+    }
+
     /// Whether nobody should notice.
     fn is_harmless(self) -> bool {
         matches!(self, Self::Stranger(_))
@@ -141,7 +156,7 @@ impl Fault {
         let door = &rig.doors[rank];
         let now = Instant::now();
         match self {
-            Self::Kill => rig.rank(rank).signal(libc::SIGKILL),
+            Self::Kill | Self::Absence => rig.rank(rank).signal(libc::SIGKILL),
             Self::Stop => rig.rank(rank).signal(libc::SIGSTOP),
             Self::Fin => door.cut(),
             Self::Reset | Self::Crowd => door.reset(),
@@ -169,6 +184,10 @@ impl Fault {
     fn relent(self, rig: &mut Rig, rank: usize, struck: Instant) -> Instant {
         match self {
             Self::Kill => rig.start_rank(rank),
+            Self::Absence => {
+                std::thread::sleep(AWAY.saturating_sub(struck.elapsed()));
+                rig.start_rank(rank);
+            }
             Self::Stop => rig.rank(rank).signal(libc::SIGCONT),
             Self::SilentPeer | Self::HalfHello => {
                 std::thread::sleep(MUTE.saturating_sub(struck.elapsed()));
@@ -201,7 +220,7 @@ fn run(rig: &mut Rig, fault: Fault, phase: Phase, rank: usize) -> Row {
     let struck = fault.strike(rig, rank);
     let noticed = notice(rig, fault, rank, &logged, client.as_ref(), struck);
     let alive = rig.alive();
-    let kept = rig.kept_weights(&logged, Some(rank).filter(|_| fault == Fault::Kill));
+    let kept = rig.kept_weights(&logged, Some(rank).filter(|_| fault.is_deadly()));
     let gone = fault.relent(rig, rank, struck);
     // The one that could not speak before.
     let client = match client {
@@ -210,7 +229,7 @@ fn run(rig: &mut Rig, fault: Fault, phase: Phase, rank: usize) -> Row {
     };
     let again = rig.serves_again(gone, READY + s(20));
     drop(crowd);
-    let kept = kept && (fault == Fault::Kill || rig.kept_weights(&logged, None));
+    let kept = kept && (fault.is_deadly() || rig.kept_weights(&logged, None));
     Row {
         fault,
         phase,
@@ -235,32 +254,51 @@ fn notice(
 ) -> Noticed {
     // Past the limit, so that a late notice is a time in the table and not a hang.
     let patience = fault.limit() + s(10);
-    let away = matches!(fault, Fault::Kill | Fault::Stop).then_some(rank);
+    let away = (fault == Fault::Stop || fault.is_deadly()).then_some(rank);
     let mut at = struck;
     let mut seen = None;
     // A client of a stopped server can't know; one of a killed server sees its connection end.
     if (fault, rank) != (Fault::Stop, 0) {
-        seen = client.map(|client| client.seen(patience).unwrap_or_else(|| panic!("client: {}", rig.logs())));
+        seen = client.map(|client| {
+            client
+                .seen(patience)
+                .unwrap_or_else(|| panic!("client: {}", rig.logs()))
+        });
         at = seen.as_ref().map_or(at, |seen| at.max(seen.at));
     }
     let mut ready = "no answer".to_owned();
     if away != Some(0) {
-        let down = wait_for(patience, || Some(rig.ready()).filter(|(status, _)| *status != 200));
+        let down = wait_for(patience, || {
+            Some(rig.ready()).filter(|(status, _)| *status != 200)
+        });
         let (status, detail) = down.unwrap_or_else(|| panic!("/ready: {}", rig.logs()));
         ready = format!("{status}: {detail}");
         // When it turned is in rank 0's log; the client's end, in the middle of a reply, is later.
     }
     let mut log = String::new();
     for other in (0..WORLD).filter(|other| Some(*other) != away) {
-        let what = if other == 0 { "the ring broke" } else { "waiting for the ring" };
-        let (when, line) = rig.rank(other).log.wait_after(logged[other], what, patience);
+        let what = if other == 0 {
+            "the ring broke"
+        } else {
+            "waiting for the ring"
+        };
+        let (when, line) = rig
+            .rank(other)
+            .log
+            .wait_after(logged[other], what, patience);
         at = at.max(when);
         if log.is_empty() {
-            let broke = rig.rank(other).log.wait_after(logged[other], "the ring", patience).1;
+            let broke = rig
+                .rank(other)
+                .log
+                .wait_after(logged[other], "the ring", patience)
+                .1;
             log = if other == 0 { line } else { broke };
         }
     }
-    let log = log.split_once("WARN ").map_or(log.clone(), |(_, said)| said.to_owned());
+    let log = log
+        .split_once("WARN ")
+        .map_or(log.clone(), |(_, said)| said.to_owned());
     Noticed {
         client: seen.map(|seen| seen.what).unwrap_or_default(),
         ready,
@@ -285,7 +323,9 @@ fn visit(rig: &mut Rig, fault: Fault, stranger: Stranger, phase: Phase, rank: us
         said = format!("{}, the right bytes", seen.what);
     }
     rig.serves_again(Instant::now(), s(1));
-    let broke: usize = (0..WORLD).map(|r| rig.rank(r).log.count_after(logged[r], "broke")).sum();
+    let broke: usize = (0..WORLD)
+        .map(|r| rig.rank(r).log.count_after(logged[r], "broke"))
+        .sum();
     assert_eq!(broke, 0, "{}", rig.logs());
     Row {
         fault,
@@ -312,11 +352,15 @@ fn table(rig: &mut Rig, cells: impl Iterator<Item = (Fault, Phase, usize)>) {
         println!("{row}");
         count += 1;
         let known = row.known.unwrap_or_default();
-        let worst = if fault.limit() == SILENT { &mut silent } else { &mut dead };
+        let worst = if fault.limit() == SILENT {
+            &mut silent
+        } else {
+            &mut dead
+        };
         *worst = known.max(*worst);
         let again = row.again.unwrap_or_default();
         ready = ready.max(again);
-        let runs = WORLD - usize::from(fault == Fault::Kill);
+        let runs = WORLD - usize::from(fault.is_deadly());
         let in_time = known <= fault.limit() && again <= READY;
         if !in_time || !row.weights_kept || row.alive != runs {
             late.push(row.to_string());
@@ -365,7 +409,10 @@ fn every_fault_in_every_phase_at_every_rank() {
     let _turn = Turn::alone();
     let ranks = |fault, phase| (0..WORLD).map(move |rank| (fault, phase, rank));
     let cells = FAULTS.into_iter().flat_map(|fault| {
-        PHASES.into_iter().flat_map(move |phase| ranks(fault, phase))
+        let phases = PHASES.into_iter();
+        // A long absence is the same whatever it began in.
+        let phases = phases.filter(move |&p| fault != Fault::Absence || p == Phase::Idle);
+        phases.flat_map(move |phase| ranks(fault, phase))
     });
     table(&mut Rig::start("table-full"), cells);
 }
