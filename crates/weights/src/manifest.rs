@@ -172,7 +172,7 @@ impl Manifest {
         {
             let (ours, theirs) = (&self.file, other.file);
             let reason = format!(
-                "the one there is that of `{theirs}`, expected `{ours}`: a model needs its own folder"
+                "it is that of `{theirs}`, expected `{ours}`: a model needs its own folder"
             );
             return Err(bad(reason).in_file(&at));
         }

@@ -118,7 +118,7 @@ fn ranks_hold_their_own(size: &Size) {
         let (peak, most) = (peak_bytes(process), own + kv + tensor + slack);
         let mib = |bytes: u64| bytes as f64 / MIB as f64;
         println!(
-            "rank {rank}: layers and ends {:.1}, KV {:.1}, a tensor {:.1}, peak {:.1}, at most {:.1} MiB",
+            "rank {rank}: own {:.1}, KV {:.1}, a tensor {:.1}, peak {:.1}, at most {:.1} MiB",
             mib(own),
             mib(kv),
             mib(tensor),
