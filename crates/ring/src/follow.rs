@@ -48,6 +48,7 @@ impl<J: Join> Follower<J> {
                 }
             };
             let Err(error) = self.epoch(&links, engine);
+            tracing::debug!("rank {rank}: table {:?}", engine.table());
             error.tell(&links, rank);
             engine.reset();
             if self.stop.load(Ordering::Acquire) {

@@ -127,6 +127,7 @@ impl<J: Join> Leader<J> {
         self.driver.wake_through(links.waker.clone());
         let ended = self.boot_and_serve(&links, engine, backoff);
         let error = ended.err().unwrap_or(RingError::Shutdown);
+        tracing::debug!("rank 0: table {:?}", engine.table());
         error.tell(&links, Rank(0));
         match error {
             RingError::Shutdown => End::Drained,

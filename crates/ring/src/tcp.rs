@@ -19,6 +19,7 @@ mod accept;
 mod config;
 mod connect;
 mod half_open;
+pub mod probe;
 mod reader;
 mod supervisor;
 mod wire_io;
@@ -91,16 +92,7 @@ impl Transport {
             addresses.push(address);
         }
         let (events, happenings) = unbounded_channel();
-        let shared = Arc::new(Shared {
-            key: config.link_key(),
-            fingerprint: config.fingerprint.digest(),
-            next: RwLock::new(config.next.clone()),
-            epoch: AtomicU64::new(0),
-            refusal: Mutex::default(),
-            attempt: Mutex::default(),
-            config,
-            events,
-        });
+        let shared = Arc::new(Shared::new(config, events));
         let failed = |what: &str, e: std::io::Error| LinkError::Random(format!("{what}: {e}"));
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| failed("no event queue", e))?;
@@ -210,6 +202,19 @@ fn listen_all(
 }
 
 impl Shared {
+    fn new(config: TcpConfig, events: UnboundedSender<Happening>) -> Self {
+        Self {
+            key: config.link_key(),
+            fingerprint: config.fingerprint.digest(),
+            next: RwLock::new(config.next.clone()),
+            epoch: AtomicU64::new(0),
+            refusal: Mutex::default(),
+            attempt: Mutex::default(),
+            config,
+            events,
+        }
+    }
+
     fn happened(&self, happening: Happening) {
         // Nobody listens after a shutdown; what was sent is dropped, and so answered.
         let _ = self.events.send(happening);

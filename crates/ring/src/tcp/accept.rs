@@ -13,6 +13,7 @@ use wire::{WireError, preamble};
 
 use super::Shared;
 use super::half_open::{HalfOpen, Place};
+use super::probe::PROBE;
 use super::supervisor::Happening;
 use super::wire_io::{Broke, exchange_fields, read_message, read_record, write_message};
 use crate::link::LinkError;
@@ -70,6 +71,11 @@ fn late(what: &str, limit: Duration) -> Broke {
     Broke::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text))
 }
 
+/// The end of a connection that only wanted the answer.
+fn asked() -> Broke {
+    Broke::Io(std::io::Error::other("it only asked, and knows now"))
+}
+
 async fn shake(mut stream: TcpStream, shared: &Shared, place: &Place) -> Result<Arrival, Broke> {
     let times = &shared.config.times;
     stream.set_nodelay(true)?;
@@ -118,6 +124,13 @@ async fn prove(
     .encode()?;
     let (finished, message) = answering.answer(&answer)?;
     write_message(&mut stream, &message).await?;
+    if peer.epoch == PROBE
+        && refusal
+            .as_ref()
+            .is_none_or(|r| r.code == RefusalCode::OtherEpoch)
+    {
+        return Err(asked());
+    }
     if let Some(refusal) = refusal {
         let error = refuse(&mut stream, shared, finished, &refusal, &peer).await;
         shared.note_refusal(LinkError::Wire(error.clone()));

@@ -32,7 +32,7 @@ pub(super) struct Departure {
 }
 
 /// How an attempt failed.
-enum Failed {
+pub(super) enum Failed {
     /// It may work later.
     Later(LinkError),
     /// It never will.
@@ -128,7 +128,7 @@ async fn resolve(address: &str) -> std::io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host((host, port)).await?.collect())
 }
 
-async fn shake(
+pub(super) async fn shake(
     mut stream: TcpStream,
     shared: &Shared,
     rank: Rank,
