@@ -1,11 +1,12 @@
 //! The command line.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::PathBuf;
 
 use arith::attention::KvDtype;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use wire::hello::Encryption;
 
 use crate::manifest::parse_range;
 use crate::model::Settings;
@@ -39,6 +40,9 @@ pub enum Command {
     Stage(StageArgs),
     /// Three ranks on loopback, a reply in the terminal, and the proof that it equals one rank.
     Demo(Demo),
+    /// Say what keeps this machine's rank and the next from forming a ring, with the flags of its
+    /// `serve` or `stage`.
+    Doctor(Doctor),
     /// Talk to a running server.
     Chat(Chat),
     /// Compare token and logits hashes over layouts, threads, chunks and streams.
@@ -101,6 +105,24 @@ impl From<Kv> for KvDtype {
     }
 }
 
+/// What a link does to its bytes; the same at both ends.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Encrypt {
+    /// Encipher every record (default).
+    On,
+    /// Leave records in clear, each with a MAC: for trusted cables.
+    Off,
+}
+
+impl From<Encrypt> for Encryption {
+    fn from(encrypt: Encrypt) -> Self {
+        match encrypt {
+            Encrypt::On => Self::On,
+            Encrypt::Off => Self::Off,
+        }
+    }
+}
+
 /// What every rank of a ring must share.
 #[derive(Args, Clone, Debug)]
 pub struct Shared {
@@ -124,6 +146,9 @@ pub struct Shared {
     /// Compute threads of each rank [default: the cores of this machine, shared by its ranks].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// Whether links between ranks are enciphered.
+    #[arg(long, value_enum, default_value = "on")]
+    pub encryption: Encrypt,
 }
 
 impl Shared {
@@ -169,7 +194,7 @@ pub struct Serve {
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     pub next: Option<String>,
     /// Where the last rank connects to, with --next.
-    #[arg(long, value_name = "ADDR:PORT", requires = "next")]
+    #[arg(long, value_name = "ADDR:PORT", requires = "next", value_parser = parse_address)]
     pub listen: Vec<SocketAddr>,
     /// The ring's key, with --next; without one only loopback is allowed.
     #[arg(long, value_name = "FILE", requires = "next")]
@@ -186,7 +211,7 @@ pub struct StageArgs {
     #[arg(long, value_name = "N")]
     pub rank: u32,
     /// Where the rank before this one connects to.
-    #[arg(long, value_name = "ADDR:PORT", required = true)]
+    #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address)]
     pub listen: Vec<SocketAddr>,
     /// The next rank (rank 0 for the last).
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "local")]
@@ -197,6 +222,34 @@ pub struct StageArgs {
     /// Started by `baton serve`: key and next rank come on standard input, whose end ends the rank.
     #[arg(long, hide = true)]
     pub local: bool,
+}
+
+/// `baton doctor`.
+#[derive(Args, Debug)]
+pub struct Doctor {
+    /// This rank; 0 is `baton serve`.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rank: u32,
+    /// As `baton serve` and `baton stage` take them.
+    #[command(flatten)]
+    pub place: Serve,
+}
+
+/// An address and port; an IPv6 address may name its interface, as in `[fe80::1%eth0]:7400`.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    if let Some((host, port)) = text.rsplit_once("]:")
+        && host.contains('%')
+    {
+        let port = port
+            .parse::<u16>()
+            .map_err(|e| format!("port {port}: {e}"))?;
+        let mut found = (host.trim_start_matches('['), port)
+            .to_socket_addrs()
+            .map_err(|e| e.to_string())?;
+        return found.next().ok_or_else(|| "no such interface".into());
+    }
+    text.parse()
+        .map_err(|_| "expected address:port, as 10.0.0.1:7400 or [fe80::1%eth0]:7400".into())
 }
 
 /// `baton demo`.

@@ -17,6 +17,7 @@ use ring::join::{Alone, Join};
 use ring::key::Key;
 use ring::tcp::Transport;
 use stage::Engine;
+use wire::hello::Encryption;
 
 use crate::model::{Model, Settings};
 use crate::rank::{Joined, local_places};
@@ -55,7 +56,8 @@ impl Cell {
         if world == 1 {
             cell.lead(&model, threads, Alone, driver)?;
         } else {
-            let places = local_places(world, &Key::from_bytes(&*ring::key::generate_secret()?)?)?;
+            let key = Key::from_bytes(&*ring::key::generate_secret()?)?;
+            let places = local_places(world, &key, Encryption::On)?;
             for place in &places {
                 cell.transports.push(place.transport(&model)?);
             }

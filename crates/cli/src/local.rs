@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ring::backoff::Backoff;
 use ring::key::SECRET_BYTES;
+use wire::hello::Encryption;
 use zeroize::Zeroizing;
 
 use crate::args::Shared;
@@ -97,6 +98,8 @@ impl Recipe {
         command.arg(&shared.model);
         command.args(["--rank", &place.rank.to_string(), "--layout", &self.layout]);
         command.args(["--kv", kv.name(), "--threads", &self.threads.to_string()]);
+        let encryption: Encryption = shared.encryption.into();
+        command.args(["--encryption", encryption.name()]);
         command.args(["--streams", &shared.streams.to_string()]);
         command.args(["--chunk", &shared.chunk.to_string()]);
         if let Some(context) = shared.context {

@@ -29,25 +29,35 @@ pub struct Place {
     pub next: Vec<String>,
     /// The ring's secret.
     pub key: Option<Key>,
+    /// Whether the links are enciphered.
+    pub encryption: Encryption,
 }
 
 impl Place {
-    /// Starts listening.
+    /// What a transport must know.
     ///
     /// # Errors
-    /// An address that can't be used, by name.
-    pub fn transport(&self, model: &Model) -> Result<Arc<Transport>> {
-        Ok(Arc::new(Transport::start(TcpConfig {
+    /// A fingerprint beyond its limits.
+    pub fn config(&self, model: &Model) -> Result<TcpConfig> {
+        Ok(TcpConfig {
             rank: self.rank,
             world: model.layout.world(),
             listen: self.listen.clone(),
             next: self.next.clone(),
             key: self.key.clone(),
             cipher: Cipher::ChaChaPoly,
-            encryption: Encryption::On,
+            encryption: self.encryption,
             fingerprint: model.fingerprint()?,
             times: Times::default(),
-        })?))
+        })
+    }
+
+    /// Starts listening.
+    ///
+    /// # Errors
+    /// An address that can't be used, by name.
+    pub fn transport(&self, model: &Model) -> Result<Arc<Transport>> {
+        Ok(Arc::new(Transport::start(self.config(model)?)?))
     }
 }
 
@@ -77,13 +87,14 @@ pub fn loopback_ports(count: u32) -> Result<Vec<SocketAddr>> {
 ///
 /// # Errors
 /// As [`loopback_ports`].
-pub fn local_places(world: u32, key: &Key) -> Result<Vec<Place>> {
+pub fn local_places(world: u32, key: &Key, encryption: Encryption) -> Result<Vec<Place>> {
     let ports = loopback_ports(world)?;
     let place = |rank: u32| Place {
         rank: Rank(rank),
         listen: vec![ports[rank as usize]],
         next: vec![ports[((rank + 1) % world) as usize].to_string()],
         key: Some(key.clone()),
+        encryption,
     };
     Ok((0..world).map(place).collect())
 }

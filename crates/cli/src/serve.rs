@@ -128,7 +128,8 @@ impl Head {
         // Before anything starts: a rank that can't load would be restarted again and again.
         model.check_memory(0..world)?;
         let secret = key::generate_secret()?;
-        let places = rank::local_places(world, &Key::from_bytes(&*secret)?)?;
+        let encryption = args.shared.encryption.into();
+        let places = rank::local_places(world, &Key::from_bytes(&*secret)?, encryption)?;
         let transport = places[0].transport(model)?;
         let recipe = Recipe {
             shared: args.shared.clone(),
@@ -232,5 +233,6 @@ fn by_hand_place(args: &Serve) -> Result<Place> {
         listen: args.listen.clone(),
         next,
         key,
+        encryption: args.shared.encryption.into(),
     })
 }

@@ -48,6 +48,7 @@ pub fn run(args: &StageArgs) -> Result<()> {
         listen: args.listen.clone(),
         next,
         key,
+        encryption: args.shared.encryption.into(),
     };
     let range = model.range(rank)?;
     let transport = place.transport(&model)?;

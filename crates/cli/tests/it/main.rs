@@ -8,6 +8,7 @@
 mod check;
 mod client;
 mod demo;
+mod doctor;
 mod drain;
 mod faults;
 mod http;
@@ -23,6 +24,7 @@ mod proxy;
 mod rig;
 mod ring;
 mod serve;
+mod soak;
 mod strangers;
 mod table;
 mod turn;
