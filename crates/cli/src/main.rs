@@ -8,6 +8,7 @@ mod check;
 mod client;
 mod contents;
 mod demo;
+mod doctor;
 #[cfg(feature = "hf")]
 mod hub;
 mod local;
@@ -54,6 +55,7 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
         Command::Serve(args) => serve::run(&args, log),
         Command::Stage(args) => stage::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),

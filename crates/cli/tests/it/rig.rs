@@ -16,7 +16,9 @@ use crate::ring::{ByHand, Server};
 /// Ranks.
 pub const WORLD: usize = 3;
 /// Tokens of the long prompt, which takes a second or more.
-const PROMPT_TOKENS: usize = 24_000;
+const PROMPT_TOKENS: usize = 16_000;
+/// Tokens of a prompt that is waited for.
+const PROMPT_TOKENS_SHORT: usize = 3_000;
 /// Longest that a ring may take to its first reply on a busy machine.
 const UP: Duration = s(30);
 
@@ -164,7 +166,7 @@ impl Rig {
     pub fn client(&self, phase: Phase) -> Option<Client> {
         let body = match phase {
             Phase::Idle => return None,
-            Phase::Prompt => long_prompt(),
+            Phase::Prompt => prompt(PROMPT_TOKENS),
             Phase::Decode => json!({"prompt": "once upon a time", "max_tokens": 20_000}),
         };
         let client = Client::ask(self.server().addr, &body);
@@ -178,7 +180,7 @@ impl Rig {
     /// A client whose reply ends by itself, so that its ids can be compared.
     pub fn short_client(&self, phase: Phase) -> Client {
         let body = match phase {
-            Phase::Prompt => long_prompt(),
+            Phase::Prompt => prompt(PROMPT_TOKENS_SHORT),
             _ => json!({"prompt": "once upon a time", "max_tokens": 1_000}),
         };
         Client::ask(self.server().addr, &body)
@@ -186,8 +188,8 @@ impl Rig {
 }
 
 /// Ids of the byte-level vocabulary, all of them bytes.
-fn long_prompt() -> Value {
-    let ids: Vec<usize> = (0..PROMPT_TOKENS).map(|at| at * 31 % 251).collect();
+fn prompt(tokens: usize) -> Value {
+    let ids: Vec<usize> = (0..tokens).map(|at| at * 31 % 251).collect();
     json!({"prompt": ids, "max_tokens": 8})
 }
 

@@ -207,7 +207,8 @@ impl ByHand {
         }
     }
 
-    fn place(&self, rank: usize) -> Vec<String> {
+    /// The arguments of a rank that say where it stands.
+    pub fn place(&self, rank: usize) -> Vec<String> {
         let next = self.doors[(rank + 1) % self.doors.len()];
         let mut args: Vec<String> = [
             "--layout",

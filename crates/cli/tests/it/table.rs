@@ -319,6 +319,7 @@ fn visit(rig: &mut Rig, fault: Fault, stranger: Stranger, phase: Phase, rank: us
     let mut said = String::new();
     if let (Some(client), Some(right)) = (client, right) {
         let seen = client.seen(s(60)).unwrap();
+        assert_eq!(right.what, "whole", "{}", rig.logs());
         assert_eq!(seen.ids, right.ids, "{}\n{}", seen.what, rig.logs());
         said = format!("{}, the right bytes", seen.what);
     }
