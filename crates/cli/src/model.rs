@@ -122,22 +122,22 @@ impl Model {
     /// A name or value beyond the fingerprint's limits.
     pub fn fingerprint(&self) -> Result<Fields> {
         let mut fields = self.bits()?;
-        fields.put("layout", &self.layout.to_string())?;
+        fields.put("layout", self.layout.to_string())?;
         Ok(fields)
     }
 
     /// All that a reply's bytes may depend on.
     fn bits(&self) -> Result<Fields> {
         let mut fields = Fields::new();
-        fields.put("protocol", &wire::limit::VERSION.to_string())?;
-        fields.put("arith", &ARITH.to_string())?;
+        fields.put("protocol", wire::limit::VERSION.to_string())?;
+        fields.put("arith", ARITH.to_string())?;
         fields.put("engine", ENGINE)?;
-        fields.put("config", &format!("{:?}", self.checkpoint.config()))?;
+        fields.put("config", format!("{:?}", self.checkpoint.config()))?;
         fields.put("row_dtype", RowDtype::F32.name())?;
         fields.put("planes", "1")?;
         fields.put("kv", self.settings.kv.name())?;
         for tensor in self.checkpoint.tensors() {
-            fields.put(&format!("tensor.{}", tensor.name), &tensor.kind())?;
+            fields.put(format!("tensor.{}", tensor.name), tensor.kind())?;
         }
         Ok(fields)
     }

@@ -98,14 +98,22 @@ impl End {
                 let why = wait();
                 tracing::info!("rank {}: {why}, ending", self.rank);
                 self.stop.store(true, Ordering::Release);
-                if !self.loaded.load(Ordering::Acquire) {
-                    // Loading heeds nobody, and leaves nothing behind.
-                    std::process::exit(0);
-                }
                 self.transport.shutdown();
+                if !self.loaded.load(Ordering::Acquire) {
+                    leave();
+                }
             })?;
         Ok(())
     }
+}
+
+/// Ends the process while it loads.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "loading heeds nobody and leaves nothing behind"
+)]
+fn leave() {
+    std::process::exit(0);
 }
 
 /// The key that `baton serve` wrote to our standard input.

@@ -67,6 +67,15 @@ fn ctrl_c_reaches_every_rank_and_lets_replies_finish() {
     });
 }
 
+/// As a service manager does it.
+#[test]
+fn sigterm_to_every_rank_lets_replies_finish() {
+    let _turn = Turn::alone();
+    drains(Server::ready(&TINY, &["--world", "3"]), |p| {
+        p.signal_group(libc::SIGTERM);
+    });
+}
+
 #[test]
 fn a_reply_that_outlasts_the_drain_ends_by_name() {
     let _turn = Turn::alone();
