@@ -115,31 +115,20 @@ pub enum ApiError {
 impl ApiError {
     /// A field's value is outside what is allowed.
     pub fn invalid(param: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Invalid {
-            param: param.into(),
-            reason: reason.into(),
-        }
+        Self::Invalid { param: param.into(), reason: reason.into() }
     }
 
     /// A feature that is not served.
     pub fn unsupported(param: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Unsupported {
-            param: param.into(),
-            reason: reason.into(),
-        }
+        Self::Unsupported { param: param.into(), reason: reason.into() }
     }
 
     /// The scheduler's refusal; `param` is the field that holds the prompt.
     pub fn refused(refusal: Refusal, param: &'static str) -> Self {
         match refusal {
-            Refusal::TooLong {
-                prompt,
-                context_max,
-            } => Self::ContextLength {
-                param,
-                context_max,
-                prompt: u64::from(prompt),
-            },
+            Refusal::TooLong { prompt, context_max } => {
+                Self::ContextLength { param, context_max, prompt: u64::from(prompt) }
+            }
             Refusal::QueueFull { .. } => Self::QueueFull(refusal.to_string()),
             Refusal::Empty | Refusal::OtherToken { .. } => {
                 Self::invalid(param, refusal.to_string())
@@ -264,19 +253,13 @@ mod tests {
         let error = ApiError::from(Failure::Ring("rank 2 closed its link".into()));
         assert_eq!(error.status(), 503);
         assert!(error.retry_after_s().is_some());
-        let message = error.body()["error"]["message"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let message = error.body()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.contains("rank 2 closed its link"), "{message}");
     }
 
     #[test]
     fn a_refused_prompt_names_the_field_that_held_it() {
-        let refusal = Refusal::TooLong {
-            prompt: 70,
-            context_max: 64,
-        };
+        let refusal = Refusal::TooLong { prompt: 70, context_max: 64 };
         let body = ApiError::refused(refusal, "messages").body();
         assert_eq!(body["error"]["param"], "messages");
         assert_eq!(body["error"]["code"], "context_length_exceeded");

@@ -126,10 +126,7 @@ mod tests {
         let asked = asked.as_object().unwrap();
         assert_eq!(asked.len(), FEATURES.len());
         for (name, value) in asked {
-            assert_eq!(
-                refused(json!({name.as_str(): value})).as_deref(),
-                Some(name.as_str())
-            );
+            assert_eq!(refused(json!({name.as_str(): value})).as_deref(), Some(name.as_str()));
         }
     }
 }

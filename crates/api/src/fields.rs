@@ -26,11 +26,7 @@ pub fn type_name(value: &Value) -> &'static str {
 
 /// The error for a value of another type.
 pub fn wrong_type(param: impl Into<String>, expected: &'static str, value: &Value) -> ApiError {
-    ApiError::WrongType {
-        param: param.into(),
-        expected,
-        found: type_name(value),
-    }
+    ApiError::WrongType { param: param.into(), expected, found: type_name(value) }
 }
 
 impl<'a> Fields<'a> {
@@ -39,21 +35,15 @@ impl<'a> Fields<'a> {
         let path = path.into();
         match value {
             Value::Object(map) => Ok(Self { map, path }),
-            other => Err(wrong_type(
-                if path.is_empty() { "body" } else { &path },
-                "an object",
-                other,
-            )),
+            other => {
+                Err(wrong_type(if path.is_empty() { "body" } else { &path }, "an object", other))
+            }
         }
     }
 
     /// The path of a field.
     pub fn path(&self, name: &str) -> String {
-        if self.path.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}.{name}", self.path)
-        }
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
     /// The field, unless it is absent or null.
@@ -63,9 +53,7 @@ impl<'a> Fields<'a> {
 
     /// The field; an error when it is absent or null.
     pub fn need(&self, name: &str) -> Result<&'a Value, ApiError> {
-        self.get(name).ok_or_else(|| ApiError::Missing {
-            param: self.path(name),
-        })
+        self.get(name).ok_or_else(|| ApiError::Missing { param: self.path(name) })
     }
 
     fn read<T>(
@@ -97,9 +85,7 @@ impl<'a> Fields<'a> {
     /// An object.
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ApiError> {
         let path = self.path(name);
-        self.get(name)
-            .map(|value| Fields::of(value, path))
-            .transpose()
+        self.get(name).map(|value| Fields::of(value, path)).transpose()
     }
 
     /// An integer from `min` up; values past 64 bits are the largest.

@@ -5,14 +5,7 @@ use serde_json::{Map, Value};
 use crate::ApiError;
 use crate::fields::{Fields, wrong_type};
 
-const ROLES: [&str; 6] = [
-    "system",
-    "developer",
-    "user",
-    "assistant",
-    "tool",
-    "function",
-];
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Reads `messages`: at least one, each with a known role and text content.
 ///
@@ -22,10 +15,7 @@ pub fn read_messages(body: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     body.need("messages")?;
     let list = body.list("messages")?.map_or(&[][..], Vec::as_slice);
     if list.is_empty() {
-        return Err(ApiError::invalid(
-            "messages",
-            "at least one message is needed",
-        ));
+        return Err(ApiError::invalid("messages", "at least one message is needed"));
     }
     list.iter()
         .enumerate()
@@ -46,9 +36,7 @@ fn read_message(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let content = match fields.get("content") {
         None if role == "assistant" => String::new(),
         None => {
-            return Err(ApiError::Missing {
-                param: fields.path("content"),
-            });
+            return Err(ApiError::Missing { param: fields.path("content") });
         }
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => join_parts(parts, &fields.path("content"))?,
@@ -120,27 +108,15 @@ mod tests {
             (json!("hi"), "messages"),
             (json!(["hi"]), "messages[0]"),
             (json!([{"content": "x"}]), "messages[0].role"),
-            (
-                json!([{"role": "robot", "content": "x"}]),
-                "messages[0].role",
-            ),
+            (json!([{"role": "robot", "content": "x"}]), "messages[0].role"),
             (json!([{"role": "user"}]), "messages[0].content"),
-            (
-                json!([{"role": "user", "content": 5}]),
-                "messages[0].content",
-            ),
-            (
-                json!([{"role": "user", "content": [text, image]}]),
-                "messages[0].content[1]",
-            ),
+            (json!([{"role": "user", "content": 5}]), "messages[0].content"),
+            (json!([{"role": "user", "content": [text, image]}]), "messages[0].content[1]"),
             (
                 json!([{"role": "user", "content": [{"type": "text"}]}]),
                 "messages[0].content[0].text",
             ),
-            (
-                json!([{"role": "user", "content": [{"text": "x"}]}]),
-                "messages[0].content[0].type",
-            ),
+            (json!([{"role": "user", "content": [{"text": "x"}]}]), "messages[0].content[0].type"),
         ] {
             assert_eq!(read(messages).unwrap_err().param(), Some(param));
         }

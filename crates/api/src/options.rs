@@ -73,11 +73,8 @@ fn read_model(body: &Fields<'_>, limits: &Limits) -> Result<Option<String>, ApiE
         return Ok(None);
     };
     if model.len() > limits.model_bytes_max {
-        let reason = format!(
-            "{} bytes, more than the limit of {}",
-            model.len(),
-            limits.model_bytes_max
-        );
+        let reason =
+            format!("{} bytes, more than the limit of {}", model.len(), limits.model_bytes_max);
         return Err(ApiError::invalid(body.path("model"), reason));
     }
     Ok(Some(model.to_owned()))
@@ -106,11 +103,8 @@ fn read_stop(body: &Fields<'_>, limits: &Limits) -> Result<Vec<String>, ApiError
         }
     };
     if list.len() > limits.stops_max {
-        let reason = format!(
-            "{} stop strings, more than the limit of {}",
-            list.len(),
-            limits.stops_max
-        );
+        let reason =
+            format!("{} stop strings, more than the limit of {}", list.len(), limits.stops_max);
         return Err(ApiError::invalid(path, reason));
     }
     let mut stops = Vec::with_capacity(list.len());
@@ -145,12 +139,7 @@ mod tests {
     fn absent_fields_take_openais_defaults() {
         let options = read(json!({})).unwrap();
         assert_eq!(
-            (
-                options.temperature,
-                options.top_p,
-                options.top_k,
-                options.min_p
-            ),
+            (options.temperature, options.top_p, options.top_k, options.min_p),
             (1.0, 1.0, 0, 0.0)
         );
         assert_eq!((options.max_tokens, options.seed), (None, None));
@@ -182,10 +171,7 @@ mod tests {
         assert_eq!(options.unwrap(), expected);
         assert_eq!(read(json!({"stop": "x"})).unwrap().stop, ["x"]);
         assert_eq!(read(json!({"top_k": -1})).unwrap().top_k, 0);
-        assert_eq!(
-            read(json!({"max_tokens": 1_u64 << 40})).unwrap().max_tokens,
-            Some(u32::MAX)
-        );
+        assert_eq!(read(json!({"max_tokens": 1_u64 << 40})).unwrap().max_tokens, Some(u32::MAX));
     }
 
     #[test]
@@ -197,10 +183,7 @@ mod tests {
             (json!({"model": long}), "model"),
             (json!({"max_tokens": 0}), "max_tokens"),
             (json!({"max_tokens": "5"}), "max_tokens"),
-            (
-                json!({"max_completion_tokens": 1.5}),
-                "max_completion_tokens",
-            ),
+            (json!({"max_completion_tokens": 1.5}), "max_completion_tokens"),
             (json!({"temperature": -0.1}), "temperature"),
             (json!({"temperature": 2.1}), "temperature"),
             (json!({"temperature": "hot"}), "temperature"),
@@ -210,10 +193,7 @@ mod tests {
             (json!({"seed": 1.5}), "seed"),
             (json!({"stream": "yes"}), "stream"),
             (json!({"stream_options": true}), "stream_options"),
-            (
-                json!({"stream_options": {"include_usage": 1}}),
-                "stream_options.include_usage",
-            ),
+            (json!({"stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
             (json!({"stop": 5}), "stop"),
             (json!({"stop": many}), "stop"),
             (json!({"stop": [""]}), "stop[0]"),
@@ -224,11 +204,7 @@ mod tests {
             (json!({"user": 1}), "user"),
         ] {
             let error = read(body.clone()).unwrap_err();
-            assert_eq!(
-                (error.status(), error.param()),
-                (400, Some(param)),
-                "{body}"
-            );
+            assert_eq!((error.status(), error.param()), (400, Some(param)), "{body}");
         }
     }
 }

@@ -68,11 +68,7 @@ impl Asked {
             Endpoint::Completion => read_prompt(&fields)?,
         };
         refuse_unserved(&fields)?;
-        Ok(Self {
-            endpoint,
-            prompt,
-            options: Options::read(&fields, limits)?,
-        })
+        Ok(Self { endpoint, prompt, options: Options::read(&fields, limits)? })
     }
 
     /// The prompt's tokens. Takes time in proportion to the prompt's length.
@@ -87,11 +83,8 @@ impl Asked {
             Prompt::Text(prompt) => text.encode(prompt).map_err(refuse)?,
             Prompt::Ids(ids) => {
                 if let Some(i) = ids.iter().position(|&id| id as usize >= text.vocab()) {
-                    let reason = format!(
-                        "token {} is outside the vocabulary of {}",
-                        ids[i],
-                        text.vocab()
-                    );
+                    let reason =
+                        format!("token {} is outside the vocabulary of {}", ids[i], text.vocab());
                     return Err(ApiError::invalid(format!("{param}[{i}]"), reason));
                 }
                 ids.clone()
@@ -111,9 +104,7 @@ impl Asked {
         text: &Text,
     ) -> Result<sched::Request, ApiError> {
         let options = &self.options;
-        let room = usize::try_from(context_max)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(tokens.len());
+        let room = usize::try_from(context_max).unwrap_or(usize::MAX).saturating_sub(tokens.len());
         if room == 0 {
             return Err(ApiError::ContextLength {
                 param: self.endpoint.prompt_param(),
@@ -122,14 +113,8 @@ impl Asked {
             });
         }
         let room = u32::try_from(room).unwrap_or(u32::MAX);
-        let seed = options
-            .seed
-            .unwrap_or_else(|| sched::sample::default_seed(&tokens, SEED_SALT));
-        let stop_tokens = if options.ignore_eos {
-            Vec::new()
-        } else {
-            text.stop_tokens().to_vec()
-        };
+        let seed = options.seed.unwrap_or_else(|| sched::sample::default_seed(&tokens, SEED_SALT));
+        let stop_tokens = if options.ignore_eos { Vec::new() } else { text.stop_tokens().to_vec() };
         Ok(sched::Request {
             prompt: tokens,
             max_tokens: options.max_tokens.unwrap_or(room).min(room),
@@ -199,10 +184,7 @@ mod tests {
     fn several_prompts_are_refused_by_name() {
         for several in [json!(["a", "b"]), json!([[1], [2]])] {
             let error = prompt(several).unwrap_err();
-            assert_eq!(
-                (error.code(), error.param()),
-                ("unsupported", Some("prompt"))
-            );
+            assert_eq!((error.code(), error.param()), ("unsupported", Some("prompt")));
         }
     }
 
@@ -232,14 +214,8 @@ mod tests {
     fn the_reply_is_bounded_by_the_context() {
         let max = |body| schedule(body, 10).map(|request| request.max_tokens);
         assert_eq!(max(json!({"prompt": [1, 2, 3]})).unwrap(), 7);
-        assert_eq!(
-            max(json!({"prompt": [1, 2, 3], "max_tokens": 5})).unwrap(),
-            5
-        );
-        assert_eq!(
-            max(json!({"prompt": [1, 2, 3], "max_tokens": 50})).unwrap(),
-            7
-        );
+        assert_eq!(max(json!({"prompt": [1, 2, 3], "max_tokens": 5})).unwrap(), 5);
+        assert_eq!(max(json!({"prompt": [1, 2, 3], "max_tokens": 50})).unwrap(), 7);
         let error = max(json!({"prompt": vec![1; 10]})).unwrap_err();
         assert_eq!(error.code(), "context_length_exceeded");
     }
@@ -249,10 +225,7 @@ mod tests {
         let vocab = Text::byte_level().vocab();
         let error = schedule(json!({"prompt": [1, vocab]}), 10).unwrap_err();
         assert_eq!(error.param(), Some("prompt[1]"));
-        assert_eq!(
-            schedule(json!({"prompt": ""}), 10).unwrap_err().param(),
-            Some("prompt")
-        );
+        assert_eq!(schedule(json!({"prompt": ""}), 10).unwrap_err().param(), Some("prompt"));
     }
 
     #[test]
@@ -268,14 +241,8 @@ mod tests {
     #[test]
     fn an_absent_seed_follows_from_the_prompt_alone() {
         let seed = |body| schedule(body, 10).unwrap().sampling.seed;
-        assert_eq!(
-            seed(json!({"prompt": [1, 2]})),
-            seed(json!({"prompt": [1, 2], "top_k": 3}))
-        );
-        assert_ne!(
-            seed(json!({"prompt": [1, 2]})),
-            seed(json!({"prompt": [1, 3]}))
-        );
+        assert_eq!(seed(json!({"prompt": [1, 2]})), seed(json!({"prompt": [1, 2], "top_k": 3})));
+        assert_ne!(seed(json!({"prompt": [1, 2]})), seed(json!({"prompt": [1, 3]})));
         assert_eq!(seed(json!({"prompt": [1], "seed": 9})), 9);
     }
 }

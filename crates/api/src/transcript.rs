@@ -67,19 +67,13 @@ impl Transcript {
     }
 
     fn piece(&mut self, text: String, last: bool) -> Piece {
-        let ids = if last || !text.is_empty() {
-            std::mem::take(&mut self.pending)
-        } else {
-            Vec::new()
-        };
+        let ids =
+            if last || !text.is_empty() { std::mem::take(&mut self.pending) } else { Vec::new() };
         Piece { text, ids }
     }
 
     fn ending(&self, finish_reason: &'static str) -> Ending {
-        Ending {
-            finish_reason,
-            completion_tokens: self.tokens,
-        }
+        Ending { finish_reason, completion_tokens: self.tokens }
     }
 }
 
@@ -109,10 +103,8 @@ mod tests {
     #[test]
     fn a_character_over_several_tokens_comes_whole_with_all_its_ids() {
         let (pieces, ending) = feed(&mut transcript(&[]), "é€");
-        let expected = |text: &str| Piece {
-            text: text.into(),
-            ids: text.bytes().map(u32::from).collect(),
-        };
+        let expected =
+            |text: &str| Piece { text: text.into(), ids: text.bytes().map(u32::from).collect() };
         assert_eq!(pieces, [expected("é"), expected("€")]);
         assert_eq!(ending, None);
     }
@@ -124,10 +116,7 @@ mod tests {
         let ids: Vec<u32> = pieces.iter().flat_map(|p| p.ids.clone()).collect();
         assert_eq!(text, "aENb");
         assert_eq!(ids, "aENbEND".bytes().map(u32::from).collect::<Vec<_>>());
-        let expected = Ending {
-            finish_reason: "stop",
-            completion_tokens: 7,
-        };
+        let expected = Ending { finish_reason: "stop", completion_tokens: 7 };
         assert_eq!(ending, Some(expected));
     }
 
@@ -139,9 +128,6 @@ mod tests {
         let (piece, ending) = transcript.finish(Finish::Length);
         assert_eq!(piece.text, "EN");
         assert_eq!(piece.ids, [u32::from(b'E'), u32::from(b'N')]);
-        assert_eq!(
-            (ending.finish_reason, ending.completion_tokens),
-            ("length", 3)
-        );
+        assert_eq!((ending.finish_reason, ending.completion_tokens), ("length", 3));
     }
 }

@@ -79,10 +79,7 @@ impl Partial {
         for (p, k) in p.iter_mut().zip(k.chunks_exact(dim)) {
             *p = note(q.iter().zip(k).fold(0.0, |s, (&q, &k)| fma(q, k, s)) * scale);
         }
-        let m = p[..visible]
-            .iter()
-            .copied()
-            .fold(f32::NEG_INFINITY, f32::max);
+        let m = p[..visible].iter().copied().fold(f32::NEG_INFINITY, f32::max);
         for p in &mut p[..visible] {
             *p = exp(note(*p - m));
         }
@@ -97,11 +94,7 @@ impl Partial {
             }
         }
         o.iter_mut().for_each(|o| *o = flush(*o));
-        Self {
-            m,
-            l: fold(lanes),
-            o,
-        }
+        Self { m, l: fold(lanes), o }
     }
 
     /// Adds the keys of `next`, which follow these: `m' = max(m1, m2)`, `f1 = exp(m1 - m')`,
@@ -147,9 +140,7 @@ pub fn attend(q_head: &[f32], k: &[f32], v: &[f32], dim: usize, out: &mut [f32])
 
 /// Merges partials in order; the first initialises.
 fn merged(mut parts: impl Iterator<Item = Partial>) -> Partial {
-    let Some(mut all) = parts.next() else {
-        panic!("attention over no keys")
-    };
+    let Some(mut all) = parts.next() else { panic!("attention over no keys") };
     parts.for_each(|part| all.merge(&part));
     all
 }

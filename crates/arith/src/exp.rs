@@ -98,11 +98,7 @@ pub fn sigmoid(x: f32) -> f32 {
 /// `x * sigmoid(x)`; +0 below -40.
 #[inline]
 pub fn silu(x: f32) -> f32 {
-    if x < EXP_MIN {
-        0.0
-    } else {
-        note(x * sigmoid(x))
-    }
+    if x < EXP_MIN { 0.0 } else { note(x * sigmoid(x)) }
 }
 
 /// `log1p(exp(x))`; x itself above 20.
@@ -126,9 +122,7 @@ mod tests {
         let least = 0x2b80_0000u32; // 2^-40
         let side = |end: f32, sign: f32| {
             let end = (end * sign).max(0.0).to_bits();
-            (least..=end)
-                .step_by(step)
-                .map(move |b| sign * f32::from_bits(b))
+            (least..=end).step_by(step).map(move |b| sign * f32::from_bits(b))
         };
         side(lo, -1.0)
             .chain(side(hi, 1.0))
@@ -160,11 +154,7 @@ mod tests {
             1.0 / (1.0 + libm::exp(-x))
         }
         for (name, got, want) in [
-            (
-                "sigmoid",
-                sigmoid as fn(f32) -> f32,
-                sigmoid64 as fn(f64) -> f64,
-            ),
+            ("sigmoid", sigmoid as fn(f32) -> f32, sigmoid64 as fn(f64) -> f64),
             ("silu", silu, |x| x * sigmoid64(x)),
             ("softplus", softplus, |x| libm::log1p(libm::exp(x))),
         ] {

@@ -73,8 +73,7 @@ pub fn f32_to_f16(x: f32) -> u16 {
 /// Whether a row holds a value that is not finite, or one of magnitude 2^60 or more: the ops that
 /// quantise or normalise it, and the head, give [`SPOILT`] in every output instead.
 pub fn is_spoilt(row: &[f32]) -> bool {
-    row.iter()
-        .any(|x| (x.to_bits() & 0x7fff_ffff) >= SPOILT_FROM)
+    row.iter().any(|x| (x.to_bits() & 0x7fff_ffff) >= SPOILT_FROM)
 }
 
 /// Widens a bfloat16.

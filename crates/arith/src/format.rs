@@ -100,10 +100,7 @@ impl<'a> Matrix<'a> {
 /// scale and offset as the result.
 pub fn read_block(format: Format, bytes: &[u8], w: &mut [i16]) -> Affine {
     let f16 = |at: usize| {
-        float::flush_scale(float::f16_to_f32(u16::from_le_bytes([
-            bytes[at],
-            bytes[at + 1],
-        ])))
+        float::flush_scale(float::f16_to_f32(u16::from_le_bytes([bytes[at], bytes[at + 1]])))
     };
     let nibbles = |from: usize, shift: i16, w: &mut [i16]| {
         for i in 0..16 {
@@ -119,10 +116,7 @@ pub fn read_block(format: Format, bytes: &[u8], w: &mut [i16]) -> Affine {
         }
         Format::Q4_1 => {
             nibbles(4, 0, w);
-            Affine {
-                a: f16(0),
-                c: Some(f16(2)),
-            }
+            Affine { a: f16(0), c: Some(f16(2)) }
         }
         Format::Q8_0 => {
             for i in 0..32 {

@@ -24,10 +24,7 @@ pub fn group_slices(group: usize, slices: usize) -> Range<usize> {
 #[inline]
 pub fn tree(g: &[f32; GROUPS]) -> f32 {
     let add = |a: f32, b: f32| count::note(a + b);
-    add(
-        add(add(g[0], g[1]), add(g[2], g[3])),
-        add(add(g[4], g[5]), add(g[6], g[7])),
-    )
+    add(add(add(g[0], g[1]), add(g[2], g[3])), add(add(g[4], g[5]), add(g[6], g[7])))
 }
 
 /// One row through a matrix: `out[n] = sum over K of W[n] * x`, `out` as long as the matrix has
@@ -64,9 +61,7 @@ pub fn dot_block(matrix: &Matrix<'_>, n: usize, x: &A16) -> f32 {
 pub fn dot_float(matrix: &Matrix<'_>, n: usize, x: &[f32]) -> f32 {
     let row = matrix.row(n);
     grouped(matrix.cols, |_, values, g| {
-        let acc = values.fold(0.0, |acc, i| {
-            fma(read_float(matrix.format, row, i), x[i], acc)
-        });
+        let acc = values.fold(0.0, |acc, i| fma(read_float(matrix.format, row, i), x[i], acc));
         count::note(g + acc)
     })
 }
@@ -96,11 +91,7 @@ pub fn slice_block(matrix: &Matrix<'_>, row: &[u8], values: Range<usize>, q: &[i
         let at = from / width * bytes;
         let affine = read_block(format, &row[at..at + bytes], &mut w[..width]);
         let q = &q[from..from + width];
-        let dot: i32 = w
-            .iter()
-            .zip(q)
-            .map(|(&w, &q)| i32::from(w) * i32::from(q))
-            .sum();
+        let dot: i32 = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
         acc = fma(dot as f32, affine.a, acc);
         if let Some(c) = affine.c {
             let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();

@@ -38,15 +38,10 @@ impl RopeRows {
     /// Angles `position * theta^(-2i / R)` in f64, cosine and sine rounded to f32 once.
     pub fn new(theta: f64, dims: usize, positions: &[u32]) -> Self {
         assert!(dims.is_multiple_of(2));
-        let rates: Vec<f64> = (0..dims / 2)
-            .map(|i| libm::pow(theta, -((2 * i) as f64) / dims as f64))
-            .collect();
-        let angles = positions
-            .iter()
-            .flat_map(|&p| rates.iter().map(move |r| f64::from(p) * r));
-        let (cos, sin) = angles
-            .map(|a| (libm::cos(a) as f32, libm::sin(a) as f32))
-            .unzip();
+        let rates: Vec<f64> =
+            (0..dims / 2).map(|i| libm::pow(theta, -((2 * i) as f64) / dims as f64)).collect();
+        let angles = positions.iter().flat_map(|&p| rates.iter().map(move |r| f64::from(p) * r));
+        let (cos, sin) = angles.map(|a| (libm::cos(a) as f32, libm::sin(a) as f32)).unzip();
         Self { dims, cos, sin }
     }
 

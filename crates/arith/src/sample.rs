@@ -49,9 +49,7 @@ struct Candidate {
 
 /// Value descending, then id ascending. Zeros of both signs are one value.
 fn order(a: &Candidate, b: &Candidate) -> Ordering {
-    (b.scaled + 0.0)
-        .total_cmp(&(a.scaled + 0.0))
-        .then(a.id.cmp(&b.id))
+    (b.scaled + 0.0).total_cmp(&(a.scaled + 0.0)).then(a.id.cmp(&b.id))
 }
 
 /// The token at `position` (its index in prompt and reply): the candidates that top-k, top-p and
@@ -62,10 +60,7 @@ pub fn draw(logits: &[f32], sampling: &Sampling, position: u32) -> u32 {
         return head::argmax(logits);
     }
     let t = sampling.temperature.max(TEMPERATURE_MIN);
-    let scaled = |(id, &x): (usize, &f32)| Candidate {
-        scaled: f64::from(x) / t,
-        id: id as u32,
-    };
+    let scaled = |(id, &x): (usize, &f32)| Candidate { scaled: f64::from(x) / t, id: id as u32 };
     let mut kept: Vec<Candidate> = logits.iter().enumerate().map(scaled).collect();
     keep(&mut kept, sampling);
     let mut best = (f64::NEG_INFINITY, u32::MAX);
@@ -93,10 +88,7 @@ fn keep(candidates: &mut Vec<Candidate>, sampling: &Sampling) {
     }
     candidates.sort_unstable_by(order);
     let top = candidates[0].scaled;
-    let weights: Vec<f64> = candidates
-        .iter()
-        .map(|c| libm::exp(c.scaled - top))
-        .collect();
+    let weights: Vec<f64> = candidates.iter().map(|c| libm::exp(c.scaled - top)).collect();
     let mut left = candidates.len();
     if by_mass {
         let total: f64 = weights.iter().sum();
@@ -108,10 +100,7 @@ fn keep(candidates: &mut Vec<Candidate>, sampling: &Sampling) {
         left = enough.map_or(left, |last| last + 1);
     }
     if by_ratio {
-        let likely = weights[..left]
-            .iter()
-            .take_while(|w| **w >= sampling.min_p)
-            .count();
+        let likely = weights[..left].iter().take_while(|w| **w >= sampling.min_p).count();
         left = likely.max(1);
     }
     candidates.truncate(left);

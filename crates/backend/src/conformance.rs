@@ -91,12 +91,7 @@ pub fn run_to_failure(backend: &impl Backend, level: Level) -> Report {
 }
 
 fn suite<B: Backend>(backend: &B, level: Level, stop: bool) -> Report {
-    let mut checks = Checks {
-        backend,
-        level,
-        stop,
-        report: Report::default(),
-    };
+    let mut checks = Checks { backend, level, stop, report: Report::default() };
     rowwise::run(&mut checks);
     linear::run(&mut checks);
     attention::run(&mut checks);
@@ -126,9 +121,7 @@ impl<B: Backend> Checks<'_, B> {
     fn reference<T>(&mut self, case: &str, work: impl FnOnce() -> T) -> T {
         let (value, subnormals) = count::subnormals(work);
         if subnormals > 0 {
-            self.fail(format!(
-                "{case}: the reference met {subnormals} subnormal results"
-            ));
+            self.fail(format!("{case}: the reference met {subnormals} subnormal results"));
         }
         value
     }
@@ -164,13 +157,9 @@ impl<B: Backend> Checks<'_, B> {
 /// values, those must be non-finite and the others may be anything.
 fn first_difference(want: &[f32], got: &[f32]) -> Option<usize> {
     if want.iter().all(|x| x.is_finite()) {
-        want.iter()
-            .zip(got)
-            .position(|(w, g)| w.to_bits() != g.to_bits())
+        want.iter().zip(got).position(|(w, g)| w.to_bits() != g.to_bits())
     } else {
-        want.iter()
-            .zip(got)
-            .position(|(w, g)| !w.is_finite() && g.is_finite())
+        want.iter().zip(got).position(|(w, g)| !w.is_finite() && g.is_finite())
     }
 }
 

@@ -50,15 +50,8 @@ pub struct Linear {
 
 impl Linear {
     fn matrix(&self) -> Matrix<'_> {
-        let Self {
-            format, rows, cols, ..
-        } = *self;
-        Matrix {
-            format,
-            rows,
-            cols,
-            bytes: &self.bytes,
-        }
+        let Self { format, rows, cols, .. } = *self;
+        Matrix { format, rows, cols, bytes: &self.bytes }
     }
 }
 
@@ -102,9 +95,7 @@ impl Scalar {
 
     /// The reference with one fault, for tests that must turn red.
     pub fn with_defect(defect: Defect) -> Self {
-        Self {
-            defect: Some(defect),
-        }
+        Self { defect: Some(defect) }
     }
 
     fn has(&self, defect: Defect) -> bool {
@@ -113,20 +104,12 @@ impl Scalar {
 
     /// What an elementwise op writes.
     fn flush(&self, x: f32) -> f32 {
-        if self.has(Defect::UnflushedRows) {
-            x
-        } else {
-            flush(x)
-        }
+        if self.has(Defect::UnflushedRows) { x } else { flush(x) }
     }
 
     /// Attention of one row: its query heads over the gathered keys of their kv head.
     fn attend_row(&self, q: &[f32], kv: &Kv, map: &RowMap, at: RowAt, out: &mut [f32]) {
-        let Heads {
-            query,
-            kv: kv_heads,
-            dim,
-        } = kv.heads;
+        let Heads { query, kv: kv_heads, dim } = kv.heads;
         let (table, visible) = planted::visible(self.defect, map, at);
         let shared = query / kv_heads;
         for head in 0..kv_heads {
@@ -163,10 +146,7 @@ impl Backend for Scalar {
     }
 
     fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {
-        Ok(Rows {
-            width,
-            data: vec![0.0; rows_max * width],
-        })
+        Ok(Rows { width, data: vec![0.0; rows_max * width] })
     }
 
     fn upload(&self, data: &[f32], to: &mut Rows) {
@@ -179,19 +159,9 @@ impl Backend for Scalar {
     }
 
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
-        let Matrix {
-            format,
-            rows,
-            cols,
-            bytes,
-        } = *matrix;
+        let Matrix { format, rows, cols, bytes } = *matrix;
         assert_eq!(bytes.len(), rows * matrix.row_bytes());
-        Ok(Linear {
-            format,
-            rows,
-            cols,
-            bytes: bytes.to_vec(),
-        })
+        Ok(Linear { format, rows, cols, bytes: bytes.to_vec() })
     }
 
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Vec<f32>, BackendError> {
@@ -202,9 +172,7 @@ impl Backend for Scalar {
                 found: format!("{} rows of {}", matrix.rows, matrix.format.name()),
             });
         }
-        Ok((0..matrix.cols)
-            .map(|i| read_float(matrix.format, matrix.row(0), i))
-            .collect())
+        Ok((0..matrix.cols).map(|i| read_float(matrix.format, matrix.row(0), i)).collect())
     }
 
     fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Kv, BackendError> {
@@ -213,13 +181,7 @@ impl Backend for Scalar {
             true => vec![0.0; values],
             false => Vec::new(),
         };
-        Ok(Kv {
-            dtype,
-            heads,
-            k: vec![0.0; values],
-            v: vec![0.0; values],
-            unrounded,
-        })
+        Ok(Kv { dtype, heads, k: vec![0.0; values], v: vec![0.0; values], unrounded })
     }
 
     fn embed(&self, table: &Linear, ids: &[u32], out: &mut Rows) {

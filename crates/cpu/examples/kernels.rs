@@ -28,20 +28,13 @@ const SHAPES: [(usize, usize, &str); 5] = [
 
 fn main() {
     // Numbers are thread counts, words are formats; none asks for all.
-    let (asked, formats): (Vec<String>, Vec<String>) = std::env::args()
-        .skip(1)
-        .partition(|a| a.parse::<usize>().is_ok());
+    let (asked, formats): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|a| a.parse::<usize>().is_ok());
     let asked: Vec<usize> = asked.iter().map(|a| a.parse().unwrap()).collect();
     let asked = if asked.is_empty() { vec![1, 2] } else { asked };
     for threads in asked {
         let cpu = Cpu::new(threads, Isa::Auto).unwrap();
-        for format in [
-            Format::Q4_1,
-            Format::Q4_0,
-            Format::Q8_0,
-            Format::F16,
-            Format::F32,
-        ] {
+        for format in [Format::Q4_1, Format::Q4_0, Format::Q8_0, Format::F16, Format::F32] {
             if !formats.is_empty() && !formats.iter().any(|f| f == format.name()) {
                 continue;
             }
@@ -70,10 +63,7 @@ struct Best {
 
 impl Best {
     fn over(self, n: usize) -> Self {
-        Self {
-            wall: self.wall / n as f64,
-            cpu: self.cpu / n as f64,
-        }
+        Self { wall: self.wall / n as f64, cpu: self.cpu / n as f64 }
     }
 
     /// The fields that all lines share.
@@ -90,10 +80,7 @@ impl Best {
 
 /// Processor time of this process, in seconds.
 fn cpu_seconds() -> f64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a timespec to write to.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t) };
     t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
@@ -101,10 +88,7 @@ fn cpu_seconds() -> f64 {
 
 fn best(mut work: impl FnMut()) -> Best {
     let start = Instant::now();
-    let mut best = Best {
-        wall: f64::INFINITY,
-        cpu: f64::INFINITY,
-    };
+    let mut best = Best { wall: f64::INFINITY, cpu: f64::INFINITY };
     while start.elapsed() < CASE {
         let (run, cpu) = (Instant::now(), cpu_seconds());
         work();
@@ -115,9 +99,7 @@ fn best(mut work: impl FnMut()) -> Best {
 }
 
 fn values(n: usize) -> Vec<f32> {
-    (0..n)
-        .map(|i| ((i * 7919) % 2003) as f32 / 1000.0 - 1.0)
-        .collect()
+    (0..n).map(|i| ((i * 7919) % 2003) as f32 / 1000.0 - 1.0).collect()
 }
 
 fn upload(cpu: &Cpu, rows: usize, width: usize) -> Rows {
@@ -134,12 +116,7 @@ fn stored(format: Format, values: usize) -> Vec<u8> {
 
 fn linear(cpu: &Cpu, format: Format, (outputs, cols, what): (usize, usize, &str)) {
     let bytes = stored(format, outputs * cols);
-    let matrix = Matrix {
-        format,
-        rows: outputs,
-        cols,
-        bytes: &bytes,
-    };
+    let matrix = Matrix { format, rows: outputs, cols, bytes: &bytes };
     let copies = (FOOTPRINT_BYTES / bytes.len()).clamp(1, 64);
     let packed: Vec<Linear> = (0..copies).map(|_| cpu.linear(&matrix).unwrap()).collect();
     for rows in [1, 2, 4, 8, 512] {
@@ -165,11 +142,7 @@ fn linear(cpu: &Cpu, format: Format, (outputs, cols, what): (usize, usize, &str)
 }
 
 fn attention(cpu: &Cpu, rows: usize, keys: usize) {
-    let heads = Heads {
-        query: 9,
-        kv: 3,
-        dim: 64,
-    };
+    let heads = Heads { query: 9, kv: 3, dim: 64 };
     for dtype in [KvDtype::F16, KvDtype::F32] {
         let pages = keys.div_ceil(64);
         let table: Arc<[u32]> = (0..pages as u32).collect();
@@ -199,12 +172,7 @@ fn attention(cpu: &Cpu, rows: usize, keys: usize) {
 
 fn rowwise(cpu: &Cpu, rows: usize) {
     let bytes: Vec<u8> = values(576).iter().flat_map(|x| x.to_le_bytes()).collect();
-    let w = Matrix {
-        format: Format::F32,
-        rows: 1,
-        cols: 576,
-        bytes: &bytes,
-    };
+    let w = Matrix { format: Format::F32, rows: 1, cols: 576, bytes: &bytes };
     let w = cpu.vector(&w).unwrap();
     let (x, mut y) = (upload(cpu, rows, 576), upload(cpu, rows, 576));
     let positions: Vec<u32> = (0..rows as u32).collect();
@@ -212,56 +180,27 @@ fn rowwise(cpu: &Cpu, rows: usize) {
     let (gate, up) = (upload(cpu, rows, 1536), upload(cpu, rows, 1536));
     let mut hidden = cpu.rows(rows, 1536).unwrap();
     let cases = [
-        (
-            "rms_norm",
-            best(|| cpu.rms_norm(&x, &w, 1e-5, rows, &mut y)),
-        ),
-        (
-            "rope",
-            best(|| cpu.rope(&mut y, 9, 64, backend::Pairing::Adjacent, &rope)),
-        ),
-        (
-            "silu_mul",
-            best(|| cpu.silu_mul(&gate, &up, rows, &mut hidden)),
-        ),
+        ("rms_norm", best(|| cpu.rms_norm(&x, &w, 1e-5, rows, &mut y))),
+        ("rope", best(|| cpu.rope(&mut y, 9, 64, backend::Pairing::Adjacent, &rope))),
+        ("silu_mul", best(|| cpu.silu_mul(&gate, &up, rows, &mut hidden))),
         ("add", best(|| cpu.add(&mut y, &x, rows))),
     ];
     for (op, best) in cases {
         let times = best.json(0);
-        println!(
-            "{{\"op\":\"{op}\",\"rows\":{rows},\"threads\":{},{times}}}",
-            cpu.threads()
-        );
+        println!("{{\"op\":\"{op}\",\"rows\":{rows},\"threads\":{},{times}}}", cpu.threads());
     }
 }
 
 /// Layers of the shape of SmolLM2-135M in Q4_1, then the head for the last row.
 fn model(cpu: &Cpu, rows: usize) {
     const LAYERS: usize = 30;
-    let heads = Heads {
-        query: 9,
-        kv: 3,
-        dim: 64,
-    };
+    let heads = Heads { query: 9, kv: 3, dim: 64 };
     let packed = |outputs: usize, cols: usize| {
         let bytes = stored(Format::Q4_1, outputs * cols);
-        cpu.linear(&Matrix {
-            format: Format::Q4_1,
-            rows: outputs,
-            cols,
-            bytes: &bytes,
-        })
-        .unwrap()
+        cpu.linear(&Matrix { format: Format::Q4_1, rows: outputs, cols, bytes: &bytes }).unwrap()
     };
     let layer = || {
-        let shapes = [
-            (576, 576),
-            (192, 576),
-            (192, 576),
-            (576, 576),
-            (1536, 576),
-            (1536, 576),
-        ];
+        let shapes = [(576, 576), (192, 576), (192, 576), (576, 576), (1536, 576), (1536, 576)];
         let mut all: Vec<Linear> = shapes.iter().map(|&(n, k)| packed(n, k)).collect();
         all.push(packed(576, 1536));
         (all, cpu.kv(KvDtype::F16, 9, heads).unwrap())
@@ -269,39 +208,25 @@ fn model(cpu: &Cpu, rows: usize) {
     let mut layers: Vec<_> = (0..LAYERS).map(|_| layer()).collect();
     let head = packed(49152, 576);
     let ones = 1.0_f32.to_le_bytes().repeat(576);
-    let w = Matrix {
-        format: Format::F32,
-        rows: 1,
-        cols: 576,
-        bytes: &ones,
-    };
+    let w = Matrix { format: Format::F32, rows: 1, cols: 576, bytes: &ones };
     let w = cpu.vector(&w).unwrap();
     let first = if rows == 512 { 0 } else { 512 };
     let map = RowMap {
-        rows: (first..first + rows as u32)
-            .map(|position| RowAt { table: 0, position })
-            .collect(),
+        rows: (first..first + rows as u32).map(|position| RowAt { table: 0, position }).collect(),
         tables: vec![(0..9).collect()],
     };
     let positions: Vec<u32> = map.rows.iter().map(|at| at.position).collect();
     let rope = backend::RopeRows::new(1e5, 64, &positions);
     let buffer = |width| cpu.rows(rows, width).unwrap();
-    let (mut x, mut y, mut q, mut k, mut v) = (
-        buffer(576),
-        buffer(576),
-        buffer(576),
-        buffer(192),
-        buffer(192),
-    );
+    let (mut x, mut y, mut q, mut k, mut v) =
+        (buffer(576), buffer(576), buffer(576), buffer(192), buffer(192));
     let (mut gate, mut up, mut hidden) = (buffer(1536), buffer(1536), buffer(1536));
     let mut logits = cpu.rows(1, 49152).unwrap();
     let start = values(rows * 576);
     let best = self::best(|| {
         cpu.upload(&start, &mut x);
         for (w_layer, kv) in &mut layers {
-            let [wq, wk, wv, wo, wg, wu, wd] = &w_layer[..] else {
-                unreachable!()
-            };
+            let [wq, wk, wv, wo, wg, wu, wd] = &w_layer[..] else { unreachable!() };
             cpu.rms_norm(&x, &w, 1e-5, rows, &mut y);
             cpu.project(&y, rows, &[wq, wk, wv], &mut [&mut q, &mut k, &mut v]);
             cpu.rope(&mut q, 9, 64, backend::Pairing::Adjacent, &rope);

@@ -94,30 +94,16 @@ pub(crate) fn attention(
     map: &RowMap,
     out: &mut Rows,
 ) {
-    let Heads {
-        query,
-        kv: kv_heads,
-        dim,
-    } = kv.heads;
+    let Heads { query, kv: kv_heads, dim } = kv.heads;
     let rows = map.rows.len();
-    assert!(
-        q.width == query * dim && out.width == q.width,
-        "queries {q:?}, out {out:?}"
-    );
-    assert!(
-        rows <= q.rows_max && rows <= out.rows_max,
-        "{rows} rows of {q:?}, {out:?}"
-    );
+    assert!(q.width == query * dim && out.width == q.width, "queries {q:?}, out {out:?}");
+    assert!(rows <= q.rows_max && rows <= out.rows_max, "{rows} rows of {q:?}, {out:?}");
     let cells = Cells::new(&mut out.data);
     let group = query / kv_heads;
     BLOCKS.with_borrow_mut(|blocks| {
         cut(map, blocks);
         // Few jobs are cut again, a query head each: the same sums on more threads.
-        let split = if blocks.len() * kv_heads < pool.threads() {
-            group
-        } else {
-            1
-        };
+        let split = if blocks.len() * kv_heads < pool.threads() { group } else { 1 };
         let heads_a_job = group / split;
         let jobs_a_block = kv_heads * split;
         let job = |index: usize| {

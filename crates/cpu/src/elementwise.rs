@@ -32,15 +32,8 @@ pub(crate) fn rms_norm(
     out: &mut Rows,
 ) {
     let width = x.width;
-    assert!(
-        w.len() == width && out.width == width,
-        "{x:?} by {} weights to {out:?}",
-        w.len()
-    );
-    assert!(
-        rows <= x.rows_max && rows <= out.rows_max,
-        "{rows} rows of {x:?} to {out:?}"
-    );
+    assert!(w.len() == width && out.width == width, "{x:?} by {} weights to {out:?}", w.len());
+    assert!(rows <= x.rows_max && rows <= out.rows_max, "{rows} rows of {x:?} to {out:?}");
     let cells = Cells::new(&mut out.data);
     for_rows(pool, rows, width, |r| {
         // SAFETY: one job has each row; the level says that the CPU has the features.
@@ -93,18 +86,12 @@ pub(crate) fn rope(
     rope: &RopeRows,
 ) {
     let (width, rows) = (x.width, rope.rows());
-    assert!(
-        heads * dim == width && rows <= x.rows_max,
-        "{rows} rows, {heads} x {dim} of {x:?}"
-    );
+    assert!(heads * dim == width && rows <= x.rows_max, "{rows} rows, {heads} x {dim} of {x:?}");
     assert!(rope.dims <= dim && rope.sin.len() == rope.cos.len());
     let cells = Cells::new(&mut x.data);
     for_rows(pool, rows, width, |r| {
         let pairs = rope.dims / 2;
-        let (cos, sin) = (
-            &rope.cos[r * pairs..][..pairs],
-            &rope.sin[r * pairs..][..pairs],
-        );
+        let (cos, sin) = (&rope.cos[r * pairs..][..pairs], &rope.sin[r * pairs..][..pairs]);
         // SAFETY: one job has each row; the level says that the CPU has the features.
         unsafe {
             let row = row_of(&cells, r, width);
@@ -154,10 +141,7 @@ pub(crate) fn silu_mul(
     out: &mut Rows,
 ) {
     let width = gate.width;
-    assert!(
-        up.width == width && out.width == width,
-        "{gate:?} by {up:?} to {out:?}"
-    );
+    assert!(up.width == width && out.width == width, "{gate:?} by {up:?} to {out:?}");
     assert!(rows <= gate.rows_max && rows <= up.rows_max && rows <= out.rows_max);
     let cells = Cells::new(&mut out.data);
     for_rows(pool, rows, width, |r| {
@@ -181,10 +165,7 @@ fn gate_f32_scalar(gate: &[f32], up: &[f32], out: &mut [f32]) {
 
 pub(crate) fn add(pool: &Pool, x: &mut Rows, y: &Rows, rows: usize) {
     let width = x.width;
-    assert!(
-        y.width == width && rows <= x.rows_max && rows <= y.rows_max,
-        "{x:?} plus {y:?}"
-    );
+    assert!(y.width == width && rows <= x.rows_max && rows <= y.rows_max, "{x:?} plus {y:?}");
     let cells = Cells::new(&mut x.data);
     for_rows(pool, rows, width, |r| {
         // SAFETY: one job has each row.
@@ -197,11 +178,7 @@ pub(crate) fn add(pool: &Pool, x: &mut Rows, y: &Rows, rows: usize) {
 
 pub(crate) fn embed(pool: &Pool, level: Level, table: &Linear, ids: &[u32], out: &mut Rows) {
     let width = table.cols;
-    assert!(
-        out.width == width && ids.len() <= out.rows_max,
-        "{} ids to {out:?}",
-        ids.len()
-    );
+    assert!(out.width == width && ids.len() <= out.rows_max, "{} ids to {out:?}", ids.len());
     let cells = Cells::new(&mut out.data);
     for_rows(pool, ids.len(), width, |r| {
         // SAFETY: one job has each row; the level says that the CPU has the features.

@@ -32,11 +32,7 @@ pub(crate) unsafe fn project_f32_floats_avx2(
     rows: Range<usize>,
     out: &Outputs<'_>,
 ) {
-    let job = Job {
-        linear,
-        inputs,
-        out,
-    };
+    let job = Job { linear, inputs, out };
     // SAFETY: passed on.
     unsafe {
         match linear.format {

@@ -58,13 +58,7 @@ pub(crate) unsafe fn gemm_a16_blocks_avx2(
     assert!(panels.len() <= GEMM_PANELS);
     UNPACKED.with_borrow_mut(|unpacked| {
         unpacked.fill(linear, panels.clone());
-        let job = Job {
-            linear,
-            unpacked,
-            a16: inputs.a16,
-            panels,
-            out,
-        };
+        let job = Job { linear, unpacked, a16: inputs.a16, panels, out };
         // SAFETY: passed on.
         unsafe {
             if linear.format.has_offset() {
@@ -79,12 +73,9 @@ pub(crate) unsafe fn gemm_a16_blocks_avx2(
 impl Unpacked {
     fn fill(&mut self, linear: &Linear, panels: Range<usize>) {
         let blocks = linear.cols / BLOCK;
-        self.codes
-            .resize(self.codes.len().max(blocks * BLOCK_CODES), 0);
-        self.scales
-            .resize(self.scales.len().max(blocks * BLOCK_SCALES), 0.0);
-        self.offsets
-            .resize(self.offsets.len().max(blocks * BLOCK_SCALES), 0.0);
+        self.codes.resize(self.codes.len().max(blocks * BLOCK_CODES), 0);
+        self.scales.resize(self.scales.len().max(blocks * BLOCK_SCALES), 0.0);
+        self.offsets.resize(self.offsets.len().max(blocks * BLOCK_SCALES), 0.0);
         for (p, panel) in panels.enumerate() {
             let panel = linear.panel(panel);
             // SAFETY: the caller of the kernel vouches for the features.
@@ -139,10 +130,7 @@ unsafe fn unpack_codes<const F: u8>(record: *const u8, to: *mut i16) {
     unsafe {
         if F == Q8_0 {
             for s in 0..STEPS {
-                put(
-                    s,
-                    _mm256_cvtepi8_epi16(_mm_loadu_si128(record.add(16 * s).cast())),
-                );
+                put(s, _mm256_cvtepi8_epi16(_mm_loadu_si128(record.add(16 * s).cast())));
             }
             return;
         }
@@ -228,11 +216,7 @@ impl Job<'_> {
                 let lanes = self.linear.lanes(panel);
                 // SAFETY: the caller's promise.
                 let out = unsafe { self.out.panel(row + r, panel, lanes) };
-                store(
-                    std::array::from_fn(|k| groups[k][r][p]),
-                    a16.spoilt[row + r],
-                    out,
-                );
+                store(std::array::from_fn(|k| groups[k][r][p]), a16.spoilt[row + r], out);
             }
         }
         R

@@ -141,11 +141,7 @@ unsafe fn panel_rows<const F: u8, const R: usize>(
     for r in 0..R {
         // SAFETY: the caller's promise.
         let out = unsafe { out.panel(row + r, panel, linear.lanes(panel)) };
-        store(
-            std::array::from_fn(|k| groups[k][r]),
-            a16.spoilt[row + r],
-            out,
-        );
+        store(std::array::from_fn(|k| groups[k][r]), a16.spoilt[row + r], out);
     }
     R
 }

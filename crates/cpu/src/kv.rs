@@ -43,31 +43,16 @@ impl Kv {
                 found: format!("{query} query heads, {kv} kv heads of {dim}"),
             });
         }
-        let values = [pages, kv, dim, TILE_KEYS]
-            .iter()
-            .fold(1_u128, |n, &x| n.saturating_mul(x as u128));
+        let values =
+            [pages, kv, dim, TILE_KEYS].iter().fold(1_u128, |n, &x| n.saturating_mul(x as u128));
         let what = format!("kv cache of {pages} pages");
-        memory::check(
-            device,
-            &what,
-            values.saturating_mul(2 * dtype.bytes() as u128),
-        )?;
+        memory::check(device, &what, values.saturating_mul(2 * dtype.bytes() as u128))?;
         let values = pages * kv * dim * TILE_KEYS;
         let store = match dtype {
-            KvDtype::F16 => Store::F16 {
-                k: vec![0; values],
-                v: vec![0; values],
-            },
-            KvDtype::F32 => Store::F32 {
-                k: vec![0.0; values],
-                v: vec![0.0; values],
-            },
+            KvDtype::F16 => Store::F16 { k: vec![0; values], v: vec![0; values] },
+            KvDtype::F32 => Store::F32 { k: vec![0.0; values], v: vec![0.0; values] },
         };
-        Ok(Self {
-            heads,
-            pages,
-            store,
-        })
+        Ok(Self { heads, pages, store })
     }
 
     /// Values of one kv head in one page, of keys or of values.
@@ -85,24 +70,12 @@ impl Kv {
 
 /// Stores the keys and values of every row of the round, kv heads spread over the pool.
 pub(crate) fn kv_write(pool: &Pool, level: Level, kv: &mut Kv, k: &Rows, v: &Rows, map: &RowMap) {
-    let Heads {
-        kv: kv_heads, dim, ..
-    } = kv.heads;
+    let Heads { kv: kv_heads, dim, .. } = kv.heads;
     let rows = map.rows.len();
-    assert!(
-        k.width == kv_heads * dim && v.width == k.width,
-        "keys {k:?}, values {v:?}"
-    );
-    assert!(
-        rows <= k.rows_max && rows <= v.rows_max,
-        "{rows} rows of {k:?}, {v:?}"
-    );
+    assert!(k.width == kv_heads * dim && v.width == k.width, "keys {k:?}, values {v:?}");
+    assert!(rows <= k.rows_max && rows <= v.rows_max, "{rows} rows of {k:?}, {v:?}");
     let head_values = kv.head_values();
-    let place = Place {
-        pages: kv.pages,
-        kv_heads,
-        head_values,
-    };
+    let place = Place { pages: kv.pages, kv_heads, head_values };
     let write = |head: usize, store: &Target<'_>| {
         for (r, at) in map.rows.iter().enumerate() {
             let values = head * dim..(head + 1) * dim;
@@ -171,9 +144,7 @@ impl Target<'_> {
                 // SAFETY: the caller's promise.
                 let (k, v) = unsafe { (k.slice(start, len), v.slice(start, len)) };
                 let mut halves = [0; TILE_KEYS];
-                let dims = k
-                    .chunks_mut(TILE_KEYS * TILE_KEYS)
-                    .zip(k_row.chunks(TILE_KEYS));
+                let dims = k.chunks_mut(TILE_KEYS * TILE_KEYS).zip(k_row.chunks(TILE_KEYS));
                 for (k, k_row) in dims {
                     let halves = &mut halves[..k_row.len()];
                     narrow(level, k_row, halves);
@@ -220,13 +191,7 @@ mod tests {
         let Ok(level) = Level::vector() else { return };
         // Every 61st f32, and all around the ends of the normal halves.
         let all = (0..u32::MAX / 61).map(|i| i * 61);
-        let ends = [
-            0x387f_e000_u32,
-            0x3880_0000,
-            0x477f_e000,
-            0x477f_f000,
-            0x7f80_0000,
-        ];
+        let ends = [0x387f_e000_u32, 0x3880_0000, 0x477f_e000, 0x477f_f000, 0x7f80_0000];
         let ends = ends.into_iter().flat_map(|end| end - 9..=end + 9);
         let bits: Vec<u32> = ends.flat_map(|b| [b, b | 1 << 31]).chain(all).collect();
         for bits in bits.chunks(1000) {

@@ -126,19 +126,12 @@ impl Cpu {
             found,
         };
         if threads > THREADS_MAX {
-            return Err(refused(
-                format!("at most {THREADS_MAX}"),
-                threads.to_string(),
-            ));
+            return Err(refused(format!("at most {THREADS_MAX}"), threads.to_string()));
         }
         let pool =
             Pool::new(threads).map_err(|e| refused(format!("{threads} started"), e.to_string()))?;
         let device = format!("{name}, {threads} threads, {}", level.name());
-        Ok(Self {
-            pool,
-            level,
-            device,
-        })
+        Ok(Self { pool, level, device })
     }
 
     /// Threads that compute.
@@ -150,13 +143,8 @@ impl Cpu {
 /// The CPU's name as the system gives it.
 fn model_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    name.map_or_else(
-        || std::env::consts::ARCH.to_owned(),
-        |(_, name)| name.trim().to_owned(),
-    )
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
 impl Backend for Cpu {
@@ -176,18 +164,11 @@ impl Backend for Cpu {
     fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {
         let need = rows_max as u128 * width as u128 * 4;
         memory::check(&self.device, &format!("buffer of {rows_max} rows"), need)?;
-        Ok(Rows {
-            data: vec![0.0; rows_max * width],
-            rows_max,
-            width,
-        })
+        Ok(Rows { data: vec![0.0; rows_max * width], rows_max, width })
     }
 
     fn upload(&self, data: &[f32], to: &mut Rows) {
-        assert!(
-            data.len().is_multiple_of(to.width.max(1)),
-            "whole rows of {to:?}"
-        );
+        assert!(data.len().is_multiple_of(to.width.max(1)), "whole rows of {to:?}");
         to.data[..data.len()].copy_from_slice(data);
     }
 
@@ -208,9 +189,7 @@ impl Backend for Cpu {
             });
         }
         let row = matrix.row(0);
-        Ok((0..matrix.cols)
-            .map(|i| read_float(matrix.format, row, i))
-            .collect())
+        Ok((0..matrix.cols).map(|i| read_float(matrix.format, row, i)).collect())
     }
 
     fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Kv, BackendError> {

@@ -68,11 +68,7 @@ impl Buffer {
         let need = part_bytes as u128 * parts as u128;
         check(device, what, need)?;
         let bytes = part_bytes * parts;
-        let align = if bytes >= HUGE_BYTES {
-            HUGE_BYTES
-        } else {
-            LINE_BYTES
-        };
+        let align = if bytes >= HUGE_BYTES { HUGE_BYTES } else { LINE_BYTES };
         let refused = || out_of_memory(device, what, need, free_bytes().unwrap_or(0));
         let layout =
             Layout::from_size_align(bytes.max(LINE_BYTES), align).map_err(|_| refused())?;
@@ -152,10 +148,7 @@ mod tests {
     fn an_impossible_request_is_refused_with_both_numbers() {
         let error = check("cpu", "weights", 1 << 60).unwrap_err();
         let text = error.to_string();
-        assert!(
-            text.contains("weights needs 1152921504606846976 bytes"),
-            "{text}"
-        );
+        assert!(text.contains("weights needs 1152921504606846976 bytes"), "{text}");
     }
 
     #[test]
@@ -168,11 +161,6 @@ mod tests {
         let buffer = Buffer::filled("cpu", "test", 1000, 3000, serial, &fill).unwrap();
         // SAFETY: 3,000 parts of 1,000 bytes were filled.
         let bytes = unsafe { std::slice::from_raw_parts(buffer.start(), 3_000_000) };
-        assert!(
-            bytes
-                .iter()
-                .enumerate()
-                .all(|(i, &b)| b == (i / 1000) as u8)
-        );
+        assert!(bytes.iter().enumerate().all(|(i, &b)| b == (i / 1000) as u8));
     }
 }

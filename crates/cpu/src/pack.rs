@@ -75,11 +75,7 @@ impl Linear {
         }
         let expected = matrix.rows as u128 * matrix.row_bytes() as u128;
         if matrix.bytes.len() as u128 != expected {
-            return Err(shape(
-                "bytes",
-                expected.to_string(),
-                matrix.bytes.len().to_string(),
-            ));
+            return Err(shape("bytes", expected.to_string(), matrix.bytes.len().to_string()));
         }
         let panels = matrix.rows.div_ceil(LANES);
         let panel_bytes = if format.is_float() {
@@ -97,14 +93,7 @@ impl Linear {
             }
         };
         let buffer = Buffer::filled(device, &what, panel_bytes, panels, run, &fill)?;
-        Ok(Self {
-            format,
-            outputs: matrix.rows,
-            cols,
-            panels,
-            panel_bytes,
-            buffer,
-        })
+        Ok(Self { format, outputs: matrix.rows, cols, panels, panel_bytes, buffer })
     }
 
     /// The bytes of panel `panel`.
@@ -165,11 +154,7 @@ pub(crate) fn code(format: Format, record: &[u8], k: usize, lane: usize) -> i16 
 pub(crate) fn affine(format: Format, record: &[u8], lane: usize) -> (f32, f32) {
     let at = codes_bytes(format) + 2 * lane;
     let a = f16_to_f32(half(record, at));
-    let c = if format.has_offset() {
-        f16_to_f32(half(record, at + SCALES_BYTES))
-    } else {
-        0.0
-    };
+    let c = if format.has_offset() { f16_to_f32(half(record, at + SCALES_BYTES)) } else { 0.0 };
     (a, c)
 }
 
@@ -255,11 +240,7 @@ mod tests {
         for half in 0..=u16::MAX {
             let wide = f16_to_f32(half);
             let subnormal = half & 0x7c00 == 0;
-            assert_eq!(
-                exact_half(wide),
-                if subnormal { 0 } else { half },
-                "{half:#06x}"
-            );
+            assert_eq!(exact_half(wide), if subnormal { 0 } else { half }, "{half:#06x}");
         }
     }
 
@@ -270,12 +251,7 @@ mod tests {
             let (rows, cols) = (11, 96);
             let n = rows * cols / BLOCK * format.block_bytes();
             let bytes: Vec<u8> = (0..n).map(|i| (i * i / 7) as u8 & 0x3f).collect();
-            let matrix = Matrix {
-                format,
-                rows,
-                cols,
-                bytes: &bytes,
-            };
+            let matrix = Matrix { format, rows, cols, bytes: &bytes };
             let packed = Linear::pack(&pool, "cpu", &matrix).unwrap();
             let zero_point = if format == Format::Q4_0 { 8 } else { 0 };
             let mut w = [0; BLOCK];

@@ -74,10 +74,7 @@ impl Pool {
             sleeping: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             ..Shared::default()
         });
-        let mut pool = Self {
-            shared: Arc::clone(&shared),
-            workers: Vec::with_capacity(workers),
-        };
+        let mut pool = Self { shared: Arc::clone(&shared), workers: Vec::with_capacity(workers) };
         for me in 0..workers {
             let shared = Arc::clone(&shared);
             let worker = thread::Builder::new()
@@ -111,10 +108,7 @@ impl Pool {
         shared.join(count);
         let failed = shared.failed.swap(false, Ordering::Relaxed);
         let payload = failed.then(|| {
-            let mut slot = shared
-                .payload
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut slot = shared.payload.lock().unwrap_or_else(PoisonError::into_inner);
             slot.take()
         });
         shared.busy.store(false, Ordering::Release);
@@ -169,9 +163,7 @@ impl Shared {
     /// one of them also sees the closed ticket, and its claim fails).
     fn publish<F: Fn(usize) + Sync>(&self, job: u64, count: usize, f: &F) {
         let call: Call = call_index::<F>;
-        self.ticket
-            .0
-            .store(job << INDEX_BITS | CLOSED, Ordering::SeqCst);
+        self.ticket.0.store(job << INDEX_BITS | CLOSED, Ordering::SeqCst);
         self.done.0.store(0, Ordering::Relaxed);
         self.call.store(call as *mut (), Ordering::Release);
         let context = std::ptr::from_ref(f).cast::<()>().cast_mut();
@@ -193,10 +185,7 @@ impl Shared {
                 break;
             }
             let order = (Ordering::AcqRel, Ordering::Relaxed);
-            let claim = self
-                .ticket
-                .0
-                .compare_exchange_weak(ticket, ticket + 1, order.0, order.1);
+            let claim = self.ticket.0.compare_exchange_weak(ticket, ticket + 1, order.0, order.1);
             if claim.is_err() {
                 std::hint::spin_loop();
                 continue;
@@ -330,12 +319,7 @@ mod tests {
         for at in [0, 5, 99] {
             let run = || pool.run(100, &|i| assert_ne!(i, at, "planted"));
             let payload = panic::catch_unwind(AssertUnwindSafe(run)).unwrap_err();
-            assert!(
-                payload
-                    .downcast_ref::<String>()
-                    .unwrap()
-                    .contains("planted")
-            );
+            assert!(payload.downcast_ref::<String>().unwrap().contains("planted"));
             assert_eq!(counts(&pool, 10), vec![1; 10]);
         }
     }

@@ -76,12 +76,7 @@ fn cut(linear: &Linear, rows: usize) -> Cut {
         (GEMM_PANELS, JOB_ROWS)
     };
     let columns = linear.panels.div_ceil(panels);
-    Cut {
-        panels,
-        columns,
-        rows: job_rows,
-        jobs: columns * rows.div_ceil(job_rows),
-    }
+    Cut { panels, columns, rows: job_rows, jobs: columns * rows.div_ceil(job_rows) }
 }
 
 /// `outs[i] = x W_i^T` for the first `rows` rows.
@@ -97,10 +92,7 @@ pub(crate) fn project(
     assert!(rows <= x.rows_max, "{rows} rows of {x:?}");
     for (w, out) in weights.iter().zip(outs.iter()) {
         assert_eq!(w.cols, x.width, "K of the matrix and of the rows");
-        assert_eq!(
-            w.outputs, out.width,
-            "outputs of the matrix and width of its buffer"
-        );
+        assert_eq!(w.outputs, out.width, "outputs of the matrix and width of its buffer");
         assert!(rows <= out.rows_max, "{rows} rows of {out:?}");
     }
     if rows == 0 {
@@ -127,10 +119,7 @@ fn multiply(
     let mut cells: [Option<Outputs<'_>>; MATRICES] = [const { None }; MATRICES];
     for (cells, out) in cells.iter_mut().zip(outs) {
         let width = out.width;
-        *cells = Some(Outputs {
-            cells: Cells::new(&mut out.data),
-            width,
-        });
+        *cells = Some(Outputs { cells: Cells::new(&mut out.data), width });
     }
     let job = |mut index: usize| {
         for (linear, out) in weights.iter().zip(cells.iter().flatten()) {
@@ -149,10 +138,7 @@ fn multiply(
         }
     };
     let jobs = weights.iter().map(|w| cut(w, rows).jobs).sum();
-    let macs: usize = weights
-        .iter()
-        .map(|w| w.panels * LANES * w.cols * rows)
-        .sum();
+    let macs: usize = weights.iter().map(|w| w.panels * LANES * w.cols * rows).sum();
     if macs < POOL_MACS {
         (0..jobs).for_each(job);
     } else {

@@ -40,11 +40,7 @@ unsafe impl<T: Send> Send for Cells<'_, T> {}
 
 impl<'a, T> Cells<'a, T> {
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
-        Self {
-            start: slice.as_mut_ptr(),
-            len: slice.len(),
-            life: PhantomData,
-        }
+        Self { start: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
     }
 
     /// Values `at .. at + len`.

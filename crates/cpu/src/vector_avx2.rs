@@ -54,14 +54,8 @@ pub(crate) fn silu(x: __m256) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn fold(lanes: [__m256; 4]) -> f32 {
-    let eight = _mm256_add_ps(
-        _mm256_add_ps(lanes[0], lanes[2]),
-        _mm256_add_ps(lanes[1], lanes[3]),
-    );
-    let four = _mm_add_ps(
-        _mm256_castps256_ps128(eight),
-        _mm256_extractf128_ps::<1>(eight),
-    );
+    let eight = _mm256_add_ps(_mm256_add_ps(lanes[0], lanes[2]), _mm256_add_ps(lanes[1], lanes[3]));
+    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
@@ -94,26 +88,13 @@ mod tests {
 
     /// Every 997th f32 and those around the edges of the functions' domains, in eights.
     fn inputs() -> Vec<[f32; 8]> {
-        let edges = [
-            0.0,
-            FLUSH_BELOW,
-            EXP_MIN,
-            EXP_MAX,
-            88.0,
-            -88.0,
-            f32::INFINITY,
-        ];
+        let edges = [0.0, FLUSH_BELOW, EXP_MIN, EXP_MAX, 88.0, -88.0, f32::INFINITY];
         let near = edges.into_iter().flat_map(|e: f32| {
             (-4..4).flat_map(move |i| [e, -e].map(|e| e.to_bits().wrapping_add_signed(i)))
         });
         let bits: Vec<u32> = (0..u32::MAX / 997).map(|i| i * 997).chain(near).collect();
         let eight = |bits: &[u32; 8]| bits.map(f32::from_bits);
-        bits.as_chunks()
-            .0
-            .iter()
-            .chain(bits.as_rchunks().1)
-            .map(eight)
-            .collect()
+        bits.as_chunks().0.iter().chain(bits.as_rchunks().1).map(eight).collect()
     }
 
     fn check(vector: impl Fn(__m256) -> __m256, scalar: fn(f32) -> f32) {
@@ -126,10 +107,7 @@ mod tests {
             for (x, found) in x.into_iter().zip(found) {
                 let expected = scalar(x);
                 let same = found.to_bits() == expected.to_bits();
-                assert!(
-                    same || found.is_nan() && expected.is_nan(),
-                    "{x:e}: {found:e}"
-                );
+                assert!(same || found.is_nan() && expected.is_nan(), "{x:e}: {found:e}");
             }
         }
     }

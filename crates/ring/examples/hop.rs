@@ -29,21 +29,14 @@ fn main() -> Outcome<()> {
     for cipher in [Cipher::ChaChaPoly, Cipher::AesGcm] {
         report(cipher.name(), linked(cipher, Encryption::On, bytes, trips)?);
     }
-    report(
-        "encryption off",
-        linked(Cipher::ChaChaPoly, Encryption::Off, bytes, trips)?,
-    );
+    report("encryption off", linked(Cipher::ChaChaPoly, Encryption::Off, bytes, trips)?);
     Ok(())
 }
 
 fn report(name: &str, mut hops: Vec<Duration>) {
     hops.sort();
     let at = |share: f64| hops[((hops.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
-    println!(
-        "{name:<16} p50 {:8.1} us   p99 {:8.1} us",
-        at(0.5),
-        at(0.99)
-    );
+    println!("{name:<16} p50 {:8.1} us   p99 {:8.1} us", at(0.5), at(0.99));
 }
 
 /// Two threads and a blocking socket: what the system itself costs.

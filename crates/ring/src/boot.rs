@@ -26,10 +26,7 @@ pub struct BootTimes {
 
 impl Default for BootTimes {
     fn default() -> Self {
-        Self {
-            describe: Duration::from_secs(30),
-            ready: Duration::from_secs(300),
-        }
+        Self { describe: Duration::from_secs(30), ready: Duration::from_secs(300) }
     }
 }
 
@@ -60,10 +57,7 @@ fn decode(from: Rank, payload: &[u8]) -> Result<Message, RingError> {
 }
 
 fn out_of_turn(what: &str, rank: Rank, found: &Message) -> RingError {
-    RingError::OutOfTurn {
-        expected: format!("{what} of rank {rank}"),
-        found: found.name().into(),
-    }
+    RingError::OutOfTurn { expected: format!("{what} of rank {rank}"), found: found.name().into() }
 }
 
 /// Rank 0's boot: hears every rank, checks them against each other and against the terms, agrees
@@ -91,12 +85,7 @@ pub fn lead(
     let agree = Agree::of(&ranks, terms.shapes, terms.depth, Fields::new())?;
     send(links, &Message::Agree(agree.clone()))?;
     prepare(links, engine, Rank(0), &agree)?;
-    let payload = inbox::control(
-        &links.inbound,
-        Rank(world - 1),
-        "agreement",
-        terms.times.ready,
-    )?;
+    let payload = inbox::control(&links.inbound, Rank(world - 1), "agreement", terms.times.ready)?;
     match decode(Rank(world - 1), &payload)? {
         Message::Agree(echo) if echo == agree => {}
         other => return Err(out_of_turn("agreement", Rank(0), &other)),
@@ -159,7 +148,5 @@ fn prepare(
 ) -> Result<(), RingError> {
     links.set_rows_bytes_max(agree.shapes.round_rows_max as usize * engine.hidden() * 4);
     engine.reset();
-    engine
-        .prepare(&agree.shapes)
-        .map_err(|error| RingError::Stage { rank, error })
+    engine.prepare(&agree.shapes).map_err(|error| RingError::Stage { rank, error })
 }

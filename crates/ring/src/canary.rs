@@ -42,10 +42,7 @@ impl Canary {
         }
         let written = path.parent().map_or(Ok(()), fs::create_dir_all);
         if let Err(error) = written.and_then(|()| fs::write(path, hash)) {
-            tracing::debug!(
-                "the canary's hash is not kept at {}: {error}",
-                path.display()
-            );
+            tracing::debug!("the canary's hash is not kept at {}: {error}", path.display());
         }
     }
 }
@@ -64,10 +61,7 @@ pub(crate) fn fly(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], 
         canary.keep(&first);
         return Ok(first);
     }
-    Err(RingError::OtherCanary {
-        expected: hex(&expected),
-        found: hex(&first),
-    })
+    Err(RingError::OtherCanary { expected: hex(&expected), found: hex(&first) })
 }
 
 fn hex(hash: &[u8; 32]) -> String {
@@ -79,13 +73,7 @@ fn flight(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingErro
         prompt: canary.prompt.clone(),
         max_tokens: TOKENS,
         stop_tokens: Vec::new(),
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-        },
+        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         prompt_logits: false,
         hash_logits: true,
     };

@@ -84,10 +84,7 @@ impl<J: Join> Follower<J> {
                     let arrived = self.next_frame(links, engine)?;
                     hop::expect(&arrived, Kind::Rows, frame.round)?;
                     wire::rows::decode(&arrived.payload, n, hidden).map_err(|error| {
-                        RingError::Wire {
-                            from: before(rank, self.world),
-                            error,
-                        }
+                        RingError::Wire { from: before(rank, self.world), error }
                     })?
                 }
             };
@@ -103,15 +100,7 @@ impl<J: Join> Follower<J> {
             }
             done = frame.round.0;
             links.set_progress(frame.round, done);
-            hop::send(
-                &links.outbound,
-                frame.round,
-                &plan,
-                frame.payload,
-                hop,
-                &out,
-                hidden,
-            )?;
+            hop::send(&links.outbound, frame.round, &plan, frame.payload, hop, &out, hidden)?;
         }
     }
 
@@ -122,10 +111,8 @@ impl<J: Join> Follower<J> {
     ) -> Result<(Frame, Plan), RingError> {
         let frame = self.next_frame(links, engine)?;
         hop::expect(&frame, Kind::Plan, frame.round)?;
-        let plan = Plan::decode(&frame.payload).map_err(|error| RingError::Wire {
-            from: Rank(0),
-            error,
-        })?;
+        let plan = Plan::decode(&frame.payload)
+            .map_err(|error| RingError::Wire { from: Rank(0), error })?;
         Ok((frame, plan))
     }
 

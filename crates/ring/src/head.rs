@@ -139,20 +139,8 @@ pub fn pair() -> (Handle, Driver) {
         waker: Mutex::default(),
         draining: AtomicBool::new(false),
     });
-    let commands = Commands {
-        sender,
-        shared: shared.clone(),
-    };
-    (
-        Handle {
-            commands,
-            next: Arc::default(),
-        },
-        Driver {
-            commands: receiver,
-            shared,
-        },
-    )
+    let commands = Commands { sender, shared: shared.clone() };
+    (Handle { commands, next: Arc::default() }, Driver { commands: receiver, shared })
 }
 
 impl Driver {
@@ -163,11 +151,7 @@ impl Driver {
 
     /// Publishes the state; once draining, only that.
     pub fn set_state(&self, state: RingState) {
-        let state = if self.draining() {
-            RingState::Draining
-        } else {
-            state
-        };
+        let state = if self.draining() { RingState::Draining } else { state };
         *locked(self.shared.state.write()) = state;
     }
 
@@ -211,19 +195,10 @@ impl Handle {
         let (sender, events) = tokio::sync::mpsc::channel(request.max_tokens as usize + 64);
         let (answer, verdict) = tokio::sync::oneshot::channel();
         let stopped = || Refusal::NotReady("the ring has stopped".into());
-        let command = Command::Submit {
-            id,
-            request,
-            events: sender,
-            answer,
-        };
+        let command = Command::Submit { id, request, events: sender, answer };
         self.commands.send(command).map_err(|_| stopped())?;
         // Made before the verdict, so that a caller who stops waiting cancels too.
-        let reply = Reply {
-            id,
-            events,
-            commands: self.commands.clone(),
-        };
+        let reply = Reply { id, events, commands: self.commands.clone() };
         verdict.await.map_err(|_| stopped())??;
         Ok(reply)
     }

@@ -19,11 +19,7 @@ pub enum Hop {
 impl Hop {
     /// The hop that `rank` of `world` sends.
     pub fn of(rank: u32, world: u32) -> Self {
-        if rank + 1 == world {
-            Self::Back
-        } else {
-            Self::Onward
-        }
+        if rank + 1 == world { Self::Back } else { Self::Onward }
     }
 
     /// Rows of the plan that this hop carries.

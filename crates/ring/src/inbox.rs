@@ -43,10 +43,7 @@ pub fn wait(inbound: &Receiver<Inbound>, deadline: Option<Instant>) -> Result<Wa
 
 fn stopped(frame: &Frame) -> RingError {
     match Stop::decode(&frame.payload) {
-        Ok(stop) => RingError::Stopped {
-            origin: stop.origin,
-            reason: stop.reason,
-        },
+        Ok(stop) => RingError::Stopped { origin: stop.origin, reason: stop.reason },
         Err(error) => RingError::Refused(error),
     }
 }
@@ -74,11 +71,7 @@ pub fn control(
             }
             Wake::Poke => {}
             Wake::Late => {
-                return Err(RingError::BootTimeout {
-                    rank: owing,
-                    what,
-                    waited: timeout,
-                });
+                return Err(RingError::BootTimeout { rank: owing, what, waited: timeout });
             }
         }
     }

@@ -68,10 +68,7 @@ impl Key {
     /// # Errors
     /// `SecretFileMode`, `SecretFileKind`, `SecretTooShort`, `SecretTooLong`, or the system's.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
-        let io = |source| KeyError::Io {
-            path: path.into(),
-            source,
-        };
+        let io = |source| KeyError::Io { path: path.into(), source };
         let file = open(path).map_err(io)?;
         let meta = file.metadata().map_err(io)?;
         if !meta.is_file() {
@@ -82,9 +79,7 @@ impl Key {
         // beforehand so that no reallocation leaves a copy behind.
         let limit = SECRET_BYTES_MAX + 1;
         let mut secret = Zeroizing::new(Vec::with_capacity(limit + 1));
-        file.take(limit as u64)
-            .read_to_end(&mut secret)
-            .map_err(io)?;
+        file.take(limit as u64).read_to_end(&mut secret).map_err(io)?;
         Self::from_bytes(&secret)
     }
 
@@ -94,18 +89,13 @@ impl Key {
     /// `SecretTooShort`, `SecretTooLong`.
     pub fn from_bytes(secret: &[u8]) -> Result<Self, KeyError> {
         if secret.len() < SECRET_BYTES_MIN {
-            return Err(KeyError::SecretTooShort {
-                bytes: secret.len(),
-            });
+            return Err(KeyError::SecretTooShort { bytes: secret.len() });
         }
         if secret.len() > SECRET_BYTES_MAX {
             return Err(KeyError::SecretTooLong);
         }
         let bytes = Sha256::digest(secret).into();
-        Ok(Self {
-            bytes,
-            loopback: false,
-        })
+        Ok(Self { bytes, loopback: false })
     }
 
     /// Makes a secret file: 32 random bytes, readable by the owner only. Never overwrites.
@@ -113,27 +103,19 @@ impl Key {
     /// # Errors
     /// The system's, also when `path` exists.
     pub fn generate_file(path: &Path) -> Result<(), KeyError> {
-        let io = |source| KeyError::Io {
-            path: path.into(),
-            source,
-        };
+        let io = |source| KeyError::Io { path: path.into(), source };
         let secret = generate_secret()?;
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(path).map_err(io)?;
-        file.write_all(secret.as_ref())
-            .and_then(|()| file.sync_all())
-            .map_err(io)
+        file.write_all(secret.as_ref()).and_then(|()| file.sync_all()).map_err(io)
     }
 
     /// 32 zero bytes: no secret at all. Links that use it stay on loopback.
     pub fn loopback() -> Self {
-        Self {
-            bytes: [0; 32],
-            loopback: true,
-        }
+        Self { bytes: [0; 32], loopback: true }
     }
 
     /// Whether this is [`Key::loopback`].
@@ -169,10 +151,7 @@ fn open(path: &Path) -> std::io::Result<File> {
 fn check_mode(path: &Path, meta: &std::fs::Metadata) -> Result<(), KeyError> {
     let mode = std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o7777;
     if mode & 0o077 != 0 {
-        return Err(KeyError::SecretFileMode {
-            path: path.into(),
-            mode,
-        });
+        return Err(KeyError::SecretFileMode { path: path.into(), mode });
     }
     Ok(())
 }
@@ -190,11 +169,7 @@ impl Drop for Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.loopback {
-            "Key(loopback)"
-        } else {
-            "Key(..)"
-        })
+        f.write_str(if self.loopback { "Key(loopback)" } else { "Key(..)" })
     }
 }
 
@@ -231,20 +206,11 @@ mod tests {
     fn a_file_of_16_to_4096_bytes_is_a_secret() {
         let folder = Folder::new("sizes");
         let load = |bytes| Key::load(&folder.file(bytes, 0o600));
-        assert!(matches!(
-            load(15),
-            Err(KeyError::SecretTooShort { bytes: 15 })
-        ));
-        assert_eq!(
-            load(16).unwrap().bytes(),
-            Key::from_bytes(&[7; 16]).unwrap().bytes()
-        );
+        assert!(matches!(load(15), Err(KeyError::SecretTooShort { bytes: 15 })));
+        assert_eq!(load(16).unwrap().bytes(), Key::from_bytes(&[7; 16]).unwrap().bytes());
         assert!(load(4096).is_ok());
         assert!(matches!(load(4097), Err(KeyError::SecretTooLong)));
-        assert!(matches!(
-            Key::from_bytes(&[0; 4097]),
-            Err(KeyError::SecretTooLong)
-        ));
+        assert!(matches!(Key::from_bytes(&[0; 4097]), Err(KeyError::SecretTooLong)));
     }
 
     #[test]
@@ -258,10 +224,7 @@ mod tests {
             );
         }
         assert!(Key::load(&folder.file(32, 0o400)).is_ok());
-        assert!(matches!(
-            Key::load(&folder.0),
-            Err(KeyError::SecretFileKind { .. })
-        ));
+        assert!(matches!(Key::load(&folder.0), Err(KeyError::SecretFileKind { .. })));
     }
 
     #[test]
@@ -270,15 +233,9 @@ mod tests {
         let (a, b) = (folder.0.join("a"), folder.0.join("b"));
         Key::generate_file(&a).unwrap();
         Key::generate_file(&b).unwrap();
-        assert_eq!(
-            std::fs::metadata(&a).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(std::fs::metadata(&a).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read(&a).unwrap().len(), SECRET_BYTES);
-        assert_ne!(
-            Key::load(&a).unwrap().bytes(),
-            Key::load(&b).unwrap().bytes()
-        );
+        assert_ne!(Key::load(&a).unwrap().bytes(), Key::load(&b).unwrap().bytes());
         let before = std::fs::read(&a).unwrap();
         assert!(matches!(Key::generate_file(&a), Err(KeyError::Io { .. })));
         assert_eq!(std::fs::read(&a).unwrap(), before);

@@ -97,10 +97,7 @@ impl<J: Join> Leader<J> {
             if self.driver.draining() {
                 return true;
             }
-            match self
-                .driver
-                .commands
-                .recv_timeout(until.saturating_duration_since(Instant::now()))
+            match self.driver.commands.recv_timeout(until.saturating_duration_since(Instant::now()))
             {
                 Ok(Command::Submit { answer, .. }) => {
                     let _ = answer.send(Err(Refusal::NotReady(self.driver.state().to_string())));
@@ -185,12 +182,7 @@ impl<J: Join> Leader<J> {
     fn take_commands(&mut self, rounds: &mut Rounds<'_>) -> Result<bool, RingError> {
         loop {
             match self.driver.commands.try_recv() {
-                Ok(Command::Submit {
-                    id,
-                    request,
-                    events,
-                    answer,
-                }) => {
+                Ok(Command::Submit { id, request, events, answer }) => {
                     let verdict = rounds.submit(id, request);
                     if verdict.is_ok() {
                         rounds.owners.insert(id, events);

@@ -84,10 +84,7 @@ impl Neighbours {
 
     /// Tells every rank why this one stops, then closes both links.
     pub fn stop(&self, origin: Rank, reason: &str) {
-        let stop = Stop {
-            origin,
-            reason: reason.into(),
-        };
+        let stop = Stop { origin, reason: reason.into() };
         // A link that is gone already has told its neighbour by that.
         let _ = self.outbound.send(Frame::stop(&stop));
         self.outbound.close();

@@ -45,33 +45,15 @@ pub fn ring(world: u32, epoch: Epoch) -> Vec<Neighbours> {
     let (seats, inbounds): (Vec<Seat>, Vec<Receiver<Inbound>>) = (0..world)
         .map(|_| {
             let (inbox, inbound) = sync_channel(INBOUND_FRAMES_MAX);
-            (
-                Seat {
-                    inbox,
-                    rows_bytes_max: AtomicUsize::new(0),
-                },
-                inbound,
-            )
+            (Seat { inbox, rows_bytes_max: AtomicUsize::new(0) }, inbound)
         })
         .unzip();
-    let ring = Arc::new(Ring {
-        epoch,
-        ranks: seats,
-        closed: Mutex::default(),
-    });
+    let ring = Arc::new(Ring { epoch, ranks: seats, closed: Mutex::default() });
     let seat = |(rank, inbound)| {
         let rank = Rank(rank);
         let waker = Waker::new(ring.seat(rank).inbox.clone());
-        let end = End {
-            ring: ring.clone(),
-            rank,
-        };
-        Neighbours {
-            epoch,
-            inbound,
-            outbound: Outbound::new(Port::Memory(end)),
-            waker,
-        }
+        let end = End { ring: ring.clone(), rank };
+        Neighbours { epoch, inbound, outbound: Outbound::new(Port::Memory(end)), waker }
     };
     (0..world).zip(inbounds).map(seat).collect()
 }
@@ -94,10 +76,7 @@ impl End {
     }
 
     pub(crate) fn set_rows_bytes_max(&self, rows_bytes_max: usize) {
-        self.ring
-            .seat(self.rank)
-            .rows_bytes_max
-            .store(rows_bytes_max, Ordering::Release);
+        self.ring.seat(self.rank).rows_bytes_max.store(rows_bytes_max, Ordering::Release);
     }
 
     /// Why this rank's links are gone, once they are.
@@ -140,10 +119,7 @@ impl End {
                 Err(TrySendError::Full(back)) if Instant::now() < until => item = back,
                 Err(TrySendError::Full(_)) => {
                     let waited_ms = SEND_TIMEOUT.as_millis() as u64;
-                    return Err(LinkError::QueueFull {
-                        rank: to,
-                        waited_ms,
-                    });
+                    return Err(LinkError::QueueFull { rank: to, waited_ms });
                 }
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -157,11 +133,7 @@ impl Ring {
     }
 
     fn place(&self, rank: Rank) -> Place {
-        Place {
-            rank,
-            world: self.ranks.len() as u32,
-            epoch: self.epoch,
-        }
+        Place { rank, world: self.ranks.len() as u32, epoch: self.epoch }
     }
 
     fn closed(&self) -> MutexGuard<'_, Option<Rank>> {
@@ -173,9 +145,6 @@ impl Ring {
         if closer == rank {
             return LinkError::Closed;
         }
-        LinkError::LinkClosed {
-            rank: closer,
-            reason: "closed the link".into(),
-        }
+        LinkError::LinkClosed { rank: closer, reason: "closed the link".into() }
     }
 }

@@ -81,11 +81,7 @@ impl<'a> Rounds<'a> {
         let _ = self.sched.cancel(id); // its owner is gone
         self.owners.remove(&id);
         for stream in self.sched.cancelled() {
-            let cancel = Cancel {
-                origin: Rank(0),
-                stream,
-                epoch: self.links.epoch,
-            };
+            let cancel = Cancel { origin: Rank(0), stream, epoch: self.links.epoch };
             self.links.outbound.send(Frame::cancel(&cancel))?;
         }
         Ok(())
@@ -98,27 +94,12 @@ impl<'a> Rounds<'a> {
             let since = Instant::now();
             self.engine
                 .step(&round.plan, Input::Tokens(&round.tokens), &mut self.rows)
-                .map_err(|error| RingError::Stage {
-                    rank: Rank(0),
-                    error,
-                })?;
+                .map_err(|error| RingError::Stage { rank: Rank(0), error })?;
             self.links.set_progress(round.number, self.landed);
             let (plan, number) = (&round.plan, round.number);
             let hidden = self.engine.hidden();
-            hop::send(
-                &self.links.outbound,
-                number,
-                plan,
-                payload,
-                self.hop,
-                &self.rows,
-                hidden,
-            )?;
-            self.flying.push_back(Flight {
-                round,
-                since,
-                echoed: false,
-            });
+            hop::send(&self.links.outbound, number, plan, payload, self.hop, &self.rows, hidden)?;
+            self.flying.push_back(Flight { round, since, echoed: false });
         }
         Ok(())
     }
@@ -156,10 +137,7 @@ impl<'a> Rounds<'a> {
         let head = self.engine.logits(&rows, &mut logits);
         let events = match head {
             Ok(()) => Ok(self.finish(&logits)),
-            Err(error) => Err(RingError::Stage {
-                rank: Rank(0),
-                error,
-            }),
+            Err(error) => Err(RingError::Stage { rank: Rank(0), error }),
         };
         self.logits = logits;
         events
@@ -172,9 +150,7 @@ impl<'a> Rounds<'a> {
         self.landed = flight.round.number.0;
         self.links.set_progress(flight.round.number, self.landed);
         self.slowest = self.slowest.max(flight.since.elapsed());
-        let events = self
-            .sched
-            .complete(flight.round.number, logits, self.engine.vocab());
+        let events = self.sched.complete(flight.round.number, logits, self.engine.vocab());
         self.tell(&events);
         events
     }
@@ -207,14 +183,8 @@ impl<'a> Rounds<'a> {
     }
 
     pub(crate) fn stalled(&self) -> RingError {
-        let round = self
-            .flying
-            .front()
-            .map_or(arith::base::Round(0), |f| f.round.number);
-        RingError::StageStalled {
-            round,
-            waited: self.patience(),
-        }
+        let round = self.flying.front().map_or(arith::base::Round(0), |f| f.round.number);
+        RingError::StageStalled { round, waited: self.patience() }
     }
 }
 

@@ -123,10 +123,7 @@ mod tests {
             let mut out = Vec::new();
             sealer.seal(b"head", b"body", &mut out);
             assert!(own.open(&out[2..]).is_err(), "reflected");
-            assert!(
-                other.records(encrypt).1.open(&out[2..]).is_err(),
-                "of another session"
-            );
+            assert!(other.records(encrypt).1.open(&out[2..]).is_err(), "of another session");
             assert!(acceptor.records(encrypt).1.open(&out[2..]).is_ok());
         }
     }
@@ -142,9 +139,8 @@ mod tests {
 
     #[test]
     fn another_prologue_is_refused() {
-        let (_, one) = handshake::connect(&key(1), Cipher::AesGcm, &PROLOGUE)
-            .call(b"hello")
-            .unwrap();
+        let (_, one) =
+            handshake::connect(&key(1), Cipher::AesGcm, &PROLOGUE).call(b"hello").unwrap();
         let acceptor = handshake::accept(&key(1), Cipher::AesGcm, b"connectacceptorz");
         assert_eq!(acceptor.called(&one).err(), Some(SessionError::BadSecret));
     }

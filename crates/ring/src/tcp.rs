@@ -86,9 +86,7 @@ impl Transport {
                 reason: e.to_string(),
             })?;
             config.check_listen(address)?;
-            listener
-                .set_nonblocking(true)
-                .map_err(|e| bad(address, &e))?;
+            listener.set_nonblocking(true).map_err(|e| bad(address, &e))?;
             addresses.push(address);
         }
         let (events, happenings) = unbounded_channel();
@@ -106,11 +104,7 @@ impl Transport {
                 runtime.shutdown_background();
             })
             .map_err(|e| failed("no thread", e))?;
-        Ok(Self {
-            shared,
-            addresses,
-            thread: Some(thread),
-        })
+        Ok(Self { shared, addresses, thread: Some(thread) })
     }
 
     /// Where this rank listens, with the ports that the system chose.
@@ -120,11 +114,7 @@ impl Transport {
 
     /// Says where the rank after listens, from the next attempt on.
     pub fn set_next(&self, next: Vec<String>) {
-        *self
-            .shared
-            .next
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = next;
+        *self.shared.next.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
 
     /// Both neighbours of a new epoch, connected and authenticated; the links of the epoch before
@@ -141,12 +131,7 @@ impl Transport {
             return Err(LinkError::BadRing(text));
         }
         let (answer, neighbours) = std::sync::mpsc::sync_channel(1);
-        let joiner = Joiner {
-            epoch,
-            deadline,
-            since: Instant::now(),
-            answer,
-        };
+        let joiner = Joiner { epoch, deadline, since: Instant::now(), answer };
         self.shared.happened(Happening::Join(joiner));
         neighbours.recv().unwrap_or(Err(LinkError::Closed))
     }
@@ -179,10 +164,7 @@ impl std::fmt::Debug for Transport {
 }
 
 fn bad(address: SocketAddr, error: &std::io::Error) -> LinkError {
-    LinkError::Listen {
-        address: address.to_string(),
-        reason: error.to_string(),
-    }
+    LinkError::Listen { address: address.to_string(), reason: error.to_string() }
 }
 
 fn listen_all(
@@ -221,10 +203,7 @@ impl Shared {
     }
 
     fn next(&self) -> Vec<String> {
-        self.next
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.next.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn previous_rank(&self) -> Rank {

@@ -32,13 +32,7 @@ use wire::ring_check::Expected;
 const LAYERS: u32 = 8;
 
 fn shapes(chunk_rows_max: u32) -> Shapes {
-    Shapes {
-        chunk_rows_max,
-        round_rows_max: 64,
-        streams_max: 4,
-        context_max: 512,
-        pages: 40,
-    }
+    Shapes { chunk_rows_max, round_rows_max: 64, streams_max: 4, context_max: 512, pages: 40 }
 }
 
 fn describe(rank: u32, layout: &Layout, chunk: u32) -> Describe {
@@ -129,46 +123,25 @@ impl Ring {
             let stop: Arc<std::sync::atomic::AtomicBool> = Arc::default();
             stops.push(stop.clone());
             let times = BootTimes::default();
-            let follower = Follower {
-                describe: own,
-                world,
-                times,
-                join: Seat(hears),
-                stop,
-            };
+            let follower = Follower { describe: own, world, times, join: Seat(hears), stop };
             let mut engine = fake(rank);
             threads.push(std::thread::spawn(move || follower.run(&mut engine)));
         }
         let leader = Leader {
             describe: describe(0, &layout, chunk),
-            model: ModelFacts {
-                layers: LAYERS,
-                layer_digests: Vec::new(),
-                ends: None,
-            },
+            model: ModelFacts { layers: LAYERS, layer_digests: Vec::new(), ends: None },
             layout: layout.clone(),
             shapes: shapes(chunk),
             depth: twist.depth.unwrap_or(1),
-            times: BootTimes {
-                describe: Duration::from_secs(2),
-                ready: Duration::from_secs(2),
-            },
+            times: BootTimes { describe: Duration::from_secs(2), ready: Duration::from_secs(2) },
             queue_max: 8,
-            canary: Canary {
-                prompt: vec![1, 2],
-                expected: twist.canary,
-                kept_at: None,
-            },
+            canary: Canary { prompt: vec![1, 2], expected: twist.canary, kept_at: None },
             join: Seats(seats),
             driver,
         };
         let mut engine = fake(0);
         threads.push(std::thread::spawn(move || leader.run(&mut engine)));
-        Self {
-            handle,
-            threads,
-            stops,
-        }
+        Self { handle, threads, stops }
     }
 
     /// Waits until the state is as `want` likes it.
@@ -190,9 +163,7 @@ impl Ring {
     }
 
     fn ask(&self, requests: Vec<Request>) -> Vec<Result<(Vec<u32>, [u8; 32]), Failure>> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut running = Vec::new();
             for request in requests {
@@ -208,9 +179,7 @@ impl Ring {
 
     fn stop(self) {
         self.handle.drain();
-        self.stops
-            .iter()
-            .for_each(|stop| stop.store(true, Ordering::Release));
+        self.stops.iter().for_each(|stop| stop.store(true, Ordering::Release));
         for thread in self.threads {
             thread.join().unwrap();
         }
@@ -235,34 +204,19 @@ fn request(length: u32, seed: u64, temperature: f64) -> Request {
         prompt: (0..length).map(|i| (i * 13 + seed as u32) % 64).collect(),
         max_tokens: 12,
         stop_tokens: Vec::new(),
-        sampling: Sampling {
-            temperature,
-            top_k: 20,
-            top_p: 0.95,
-            min_p: 0.0,
-            seed,
-        },
+        sampling: Sampling { temperature, top_k: 20, top_p: 0.95, min_p: 0.0, seed },
         prompt_logits: false,
         hash_logits: true,
     }
 }
 
 fn requests() -> Vec<Request> {
-    vec![
-        request(150, 1, 0.0),
-        request(3, 2, 1.0),
-        request(64, 3, 0.7),
-        request(1, 4, 0.0),
-    ]
+    vec![request(150, 1, 0.0), request(3, 2, 1.0), request(64, 3, 0.7), request(1, 4, 0.0)]
 }
 
 fn outcome(text: &str, chunk: u32, twist: &Twist) -> Vec<(Vec<u32>, [u8; 32])> {
     let ring = Ring::ready(text, chunk, twist);
-    let outcomes = ring
-        .ask(requests())
-        .into_iter()
-        .map(Result::unwrap)
-        .collect();
+    let outcomes = ring.ask(requests()).into_iter().map(Result::unwrap).collect();
     ring.stop();
     outcomes
 }
@@ -271,25 +225,12 @@ fn outcome(text: &str, chunk: u32, twist: &Twist) -> Vec<(Vec<u32>, [u8; 32])> {
 fn every_layout_chunk_and_depth_gives_one_ranks_bytes() {
     let sound = Twist::default();
     let alone = outcome("0:8", 60, &sound);
-    for layout in [
-        "0:8",
-        "0:4,4:8",
-        "0:1,1:8",
-        "0:3,3:5,5:8",
-        "0:1,1:2,2:3,3:4,4:8",
-    ] {
+    for layout in ["0:8", "0:4,4:8", "0:1,1:8", "0:3,3:5,5:8", "0:1,1:2,2:3,3:4,4:8"] {
         for chunk in [1, 7, 60] {
-            assert_eq!(
-                outcome(layout, chunk, &sound),
-                alone,
-                "{layout}, chunk {chunk}"
-            );
+            assert_eq!(outcome(layout, chunk, &sound), alone, "{layout}, chunk {chunk}");
         }
         for depth in [2, 3, 8] {
-            let deep = Twist {
-                depth: Some(depth),
-                ..Twist::default()
-            };
+            let deep = Twist { depth: Some(depth), ..Twist::default() };
             assert_eq!(outcome(layout, 7, &deep), alone, "{layout}, depth {depth}");
         }
     }
@@ -301,37 +242,18 @@ fn a_stage_that_leaves_a_layer_out_changes_the_bytes() {
     for rank in 0..3 {
         let layer = [1, 4, 7][rank as usize];
         let fault = Some((rank, Fault::SkipLayer(layer)));
-        let faulty = outcome(
-            "0:3,3:5,5:8",
-            60,
-            &Twist {
-                fault,
-                ..Twist::default()
-            },
-        );
+        let faulty = outcome("0:3,3:5,5:8", 60, &Twist { fault, ..Twist::default() });
         assert_ne!(faulty, alone, "layer {layer} of rank {rank}");
     }
 }
 
 #[test]
 fn a_stage_one_layer_short_is_refused_at_boot_by_name() {
-    for (claims, name) in [
-        (4..7, "LayoutGap"),
-        (3..8, "LayoutOverlap"),
-        (4..9, "LayoutOverrun"),
-    ] {
-        let twist = Twist {
-            claims: Some(claims),
-            ..Twist::default()
-        };
+    for (claims, name) in [(4..7, "LayoutGap"), (3..8, "LayoutOverlap"), (4..9, "LayoutOverrun")] {
+        let twist = Twist { claims: Some(claims), ..Twist::default() };
         let ring = Ring::start("0:4,4:8", 60, &twist);
-        let state = ring
-            .wait(|state| matches!(state, RingState::Waiting(_)))
-            .to_string();
-        assert!(
-            state.contains(name) && state.contains("rank 1"),
-            "{name}: {state}"
-        );
+        let state = ring.wait(|state| matches!(state, RingState::Waiting(_))).to_string();
+        assert!(state.contains(name) && state.contains("rank 1"), "{name}: {state}");
         ring.stop();
     }
 }
@@ -339,32 +261,18 @@ fn a_stage_one_layer_short_is_refused_at_boot_by_name() {
 #[test]
 fn a_dropped_generation_ends_the_epoch_by_name() {
     let fault = Some((1, Fault::DropGeneration));
-    let ring = Ring::start(
-        "0:4,4:8",
-        60,
-        &Twist {
-            fault,
-            ..Twist::default()
-        },
-    );
+    let ring = Ring::start("0:4,4:8", 60, &Twist { fault, ..Twist::default() });
     // The canary is the first to meet it.
-    let state = ring
-        .wait(|state| matches!(state, RingState::Waiting(_)))
-        .to_string();
+    let state = ring.wait(|state| matches!(state, RingState::Waiting(_))).to_string();
     assert!(state.contains("rank 1: OtherGeneration"), "{state}");
     ring.stop();
 }
 
 #[test]
 fn a_canary_of_other_bytes_keeps_the_ring_unready() {
-    let twist = Twist {
-        canary: Some([7; 32]),
-        ..Twist::default()
-    };
+    let twist = Twist { canary: Some([7; 32]), ..Twist::default() };
     let ring = Ring::start("0:4,4:8", 60, &twist);
-    let state = ring
-        .wait(|state| matches!(state, RingState::Waiting(_)))
-        .to_string();
+    let state = ring.wait(|state| matches!(state, RingState::Waiting(_))).to_string();
     assert!(state.contains("OtherCanary"), "{state}");
     ring.stop();
 }
@@ -373,9 +281,7 @@ fn a_canary_of_other_bytes_keeps_the_ring_unready() {
 fn a_reply_that_nobody_wants_any_more_leaves_room_for_the_next() {
     let ring = Ring::ready("0:3,3:8", 8, &Twist::default());
     let alone = ring.ask(vec![request(20, 5, 0.0)]);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for _ in 0..50 {
         runtime.block_on(async {
             let mut long = request(200, 9, 0.0);
@@ -412,27 +318,18 @@ fn scripted(
         let stop: Arc<std::sync::atomic::AtomicBool> = Arc::default();
         let own = describe(rank, &layout, 60);
         let times = BootTimes::default();
-        let follower = Follower {
-            describe: own,
-            world,
-            times,
-            join: Seat(hears),
-            stop: stop.clone(),
-        };
+        let follower =
+            Follower { describe: own, world, times, join: Seat(hears), stop: stop.clone() };
         let mut engine = fake(rank);
         threads.push((stop, std::thread::spawn(move || follower.run(&mut engine))));
     }
     let links = seats.pop().unwrap();
     let mut engine = fake(0);
     let result = drive(&links, &layout, &mut engine, plans);
-    threads
-        .iter()
-        .for_each(|(stop, _)| stop.store(true, Ordering::Release));
+    threads.iter().for_each(|(stop, _)| stop.store(true, Ordering::Release));
     links.stop(Rank(0), "the script is over");
     drop(links);
-    threads
-        .into_iter()
-        .for_each(|(_, thread)| thread.join().unwrap());
+    threads.into_iter().for_each(|(_, thread)| thread.join().unwrap());
     result
 }
 
@@ -458,19 +355,12 @@ fn drive(
         layer_digests: &[],
         ends: None,
     };
-    let terms = Terms {
-        expected,
-        shapes: shapes(60),
-        depth: 1,
-        times: BootTimes::default(),
-    };
+    let terms = Terms { expected, shapes: shapes(60), depth: 1, times: BootTimes::default() };
     boot::lead(links, &own, &terms, engine).map_err(|e| e.to_string())?;
     links.set_rows_bytes_max(64 * 8 * 4);
     let (mut out, mut returned) = (Vec::new(), Vec::new());
     for (number, (plan, tokens)) in (1..).map(Round).zip(plans) {
-        engine
-            .step(plan, Input::Tokens(tokens), &mut out)
-            .map_err(|e| format!("rank 0: {e}"))?;
+        engine.step(plan, Input::Tokens(tokens), &mut out).map_err(|e| format!("rank 0: {e}"))?;
         let payload = plan.encode().map_err(|e| e.to_string())?;
         let back = Hop::of(0, layout.world());
         hop::send(&links.outbound, number, plan, payload, back, &out, 8).unwrap();
@@ -514,38 +404,18 @@ fn entry(id: u32, op: Op, first: u32, rows: u32, accepted: u32, generation: u32)
 fn script() -> Vec<(Plan, Vec<u32>)> {
     let rounds = vec![
         vec![entry(0, Op::Open, 0, 30, 0, 0)],
-        vec![
-            entry(0, Op::Continue, 30, 30, 30, 1),
-            entry(1, Op::Open, 0, 10, 0, 0),
-        ],
-        vec![
-            entry(0, Op::Continue, 60, 5, 30, 2),
-            entry(1, Op::Continue, 10, 5, 10, 1),
-        ],
-        vec![
-            entry(0, Op::Continue, 60, 5, 0, 3),
-            entry(1, Op::Continue, 12, 5, 2, 2),
-        ],
+        vec![entry(0, Op::Continue, 30, 30, 30, 1), entry(1, Op::Open, 0, 10, 0, 0)],
+        vec![entry(0, Op::Continue, 60, 5, 30, 2), entry(1, Op::Continue, 10, 5, 10, 1)],
+        vec![entry(0, Op::Continue, 60, 5, 0, 3), entry(1, Op::Continue, 12, 5, 2, 2)],
         vec![],
-        vec![
-            entry(0, Op::Continue, 65, 5, 5, 4),
-            entry(1, Op::Continue, 13, 1, 1, 3),
-        ],
-        vec![
-            entry(0, Op::Continue, 68, 1, 3, 5),
-            entry(1, Op::Close, 14, 0, 1, 4),
-        ],
+        vec![entry(0, Op::Continue, 65, 5, 5, 4), entry(1, Op::Continue, 13, 1, 1, 3)],
+        vec![entry(0, Op::Continue, 68, 1, 3, 5), entry(1, Op::Close, 14, 0, 1, 4)],
     ];
     let mut random = 1u32;
     rounds
         .into_iter()
         .map(|entries| {
-            let plan = Plan {
-                mode: Mode::Window,
-                entries,
-                cuts: Vec::new(),
-                keeps: Vec::new(),
-            };
+            let plan = Plan { mode: Mode::Window, entries, cuts: Vec::new(), keeps: Vec::new() };
             let tokens = (0..plan.rows()).map(|_| {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 (random >> 20) % 64
@@ -560,11 +430,7 @@ fn windows_that_roll_back_give_one_ranks_rows_on_every_ring() {
     let alone = scripted("0:8", &Twist::default(), &script()).unwrap();
     assert!(alone.iter().any(|rows| rows.len() == 10 * 8));
     for layout in ["0:4,4:8", "0:1,1:7,7:8", "0:2,2:4,4:6,6:8"] {
-        assert_eq!(
-            scripted(layout, &Twist::default(), &script()).unwrap(),
-            alone,
-            "{layout}"
-        );
+        assert_eq!(scripted(layout, &Twist::default(), &script()).unwrap(), alone, "{layout}");
     }
 }
 
@@ -573,15 +439,7 @@ fn a_rollback_of_the_position_without_the_state_changes_the_rows() {
     let alone = scripted("0:8", &Twist::default(), &script()).unwrap();
     for rank in 0..2 {
         let fault = Some((rank, Fault::PositionOnly));
-        let faulty = scripted(
-            "0:4,4:8",
-            &Twist {
-                fault,
-                ..Twist::default()
-            },
-            &script(),
-        )
-        .unwrap();
+        let faulty = scripted("0:4,4:8", &Twist { fault, ..Twist::default() }, &script()).unwrap();
         assert_ne!(faulty, alone, "rank {rank}");
     }
 }
@@ -589,10 +447,7 @@ fn a_rollback_of_the_position_without_the_state_changes_the_rows() {
 #[test]
 fn a_dropped_rollback_is_another_position_by_name() {
     let fault = Some((1, Fault::DropRollback));
-    let twist = Twist {
-        fault,
-        ..Twist::default()
-    };
+    let twist = Twist { fault, ..Twist::default() };
     let error = scripted("0:4,4:8", &twist, &script()).unwrap_err();
     assert!(error.contains("rank 1: OtherPosition"), "{error}");
 }

@@ -33,11 +33,7 @@ impl Scheduler {
         if windows == 0 && prompt == 0 && !self.slots.iter().any(leaving) {
             return None;
         }
-        let mode = if prompt > 0 {
-            Mode::Prompt
-        } else {
-            Mode::Window
-        };
+        let mode = if prompt > 0 { Mode::Prompt } else { Mode::Window };
         Some(self.issue(mode, &rows))
     }
 
@@ -93,17 +89,11 @@ impl Scheduler {
 
     /// Writes the round and puts it in flight.
     fn issue(&mut self, mode: Mode, rows: &[u32]) -> Round {
-        assert!(
-            self.kept() <= self.limits.pages,
-            "more pages than there are"
-        );
+        assert!(self.kept() <= self.limits.pages, "more pages than there are");
         self.number += 1;
         let mut round = Round {
             number: RoundNumber(self.number),
-            plan: Plan {
-                mode,
-                ..Plan::default()
-            },
+            plan: Plan { mode, ..Plan::default() },
             tokens: Vec::new(),
             wanted: Vec::new(),
         };

@@ -38,9 +38,7 @@ impl Reply {
             age,
             started: false,
             tokens,
-            length_max: prompt_tokens
-                .saturating_add(request.max_tokens.max(1))
-                .min(context_max),
+            length_max: prompt_tokens.saturating_add(request.max_tokens.max(1)).min(context_max),
             prompt_tokens,
             shown: 0,
             sha: request.hash_logits.then(Sha256::new),
@@ -117,10 +115,7 @@ impl Reply {
         let to = (first + rows).min(self.prompt_tokens);
         self.shown = to;
         let values = (from - first) as usize * vocab..(to - first) as usize * vocab;
-        Event::PromptLogits {
-            first: from,
-            logits: logits[values].to_vec(),
-        }
+        Event::PromptLogits { first: from, logits: logits[values].to_vec() }
     }
 
     fn draw(&mut self, row: &[f32]) -> u32 {
@@ -148,13 +143,7 @@ mod tests {
             prompt: vec![1; 6],
             max_tokens: 1,
             stop_tokens: Vec::new(),
-            sampling: Sampling {
-                temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
-                seed: 0,
-            },
+            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
             prompt_logits: true,
             hash_logits: false,
         };
@@ -172,9 +161,6 @@ mod tests {
         };
         let shown: Vec<_> = events.iter().filter_map(shown).collect();
         let expected = [(0, 0..6), (3, 6..10), (5, 10..12)];
-        assert_eq!(
-            shown,
-            expected.map(|(first, at)| (first, logits[at].to_vec()))
-        );
+        assert_eq!(shown, expected.map(|(first, at)| (first, logits[at].to_vec())));
     }
 }

@@ -57,14 +57,8 @@ pub fn draw(logits: &[f32], sampling: &Sampling, position: u32) -> u32 {
     } else if sampling.min_p > 0.0 {
         likely(logits, best, t, sampling.min_p)
     } else {
-        let all = (0..).zip(logits).map(|(id, x)| Candidate {
-            scaled: f64::from(*x) / t,
-            id,
-        });
-        let first = Candidate {
-            scaled: f64::from(logits[best as usize]) / t,
-            id: best,
-        };
+        let all = (0..).zip(logits).map(|(id, x)| Candidate { scaled: f64::from(*x) / t, id });
+        let first = Candidate { scaled: f64::from(logits[best as usize]) / t, id: best };
         return race(std::iter::once(first).chain(all), sampling.seed, position);
     };
     let left = cut_unlikely(&kept, sampling.min_p);
@@ -137,11 +131,7 @@ fn cut_unlikely(sorted: &[Candidate], min_p: f64) -> usize {
 /// Value and id as one integer: a greater key is a better candidate. Zeros of both signs are one.
 fn key(logit: f32, id: u32) -> u64 {
     let bits = (logit + 0.0).to_bits();
-    let ordered = if bits >> 31 == 1 {
-        !bits
-    } else {
-        bits | 1 << 31
-    };
+    let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     u64::from(ordered) << 32 | u64::from(!id)
 }
 
@@ -174,10 +164,7 @@ fn leading(logits: &[f32], count: usize, t: f64) -> Vec<Candidate> {
     keys.truncate(count);
     let candidate = |key: u64| {
         let id = !(key as u32);
-        Candidate {
-            scaled: f64::from(logits[id as usize]) / t,
-            id,
-        }
+        Candidate { scaled: f64::from(logits[id as usize]) / t, id }
     };
     keys.into_iter().map(candidate).collect()
 }

@@ -56,14 +56,7 @@ impl Scheduler {
             pages,
             depth,
         } = limits;
-        let least = [
-            streams_max,
-            chunk_rows_max,
-            round_rows_max,
-            context_max,
-            pages,
-            depth,
-        ];
+        let least = [streams_max, chunk_rows_max, round_rows_max, context_max, pages, depth];
         assert!(!least.contains(&0), "a limit is 0: {limits:?}");
         let streams = streams_max.min(round_rows_max);
         Self {
@@ -96,16 +89,11 @@ impl Scheduler {
         let context_max = self.context_max();
         let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         if prompt >= context_max {
-            return Err(Refusal::TooLong {
-                prompt,
-                context_max,
-            });
+            return Err(Refusal::TooLong { prompt, context_max });
         }
         let held = self.waiting() as usize + self.running() as usize;
         if held >= self.slots.len() + self.limits.queue_max as usize {
-            return Err(Refusal::QueueFull {
-                waiting: self.waiting(),
-            });
+            return Err(Refusal::QueueFull { waiting: self.waiting() });
         }
         let held = |s: &Stream| s.reply.id == id;
         assert!(!self.live().any(held), "{id:?} is running");
@@ -159,11 +147,7 @@ impl Scheduler {
                 continue; // cancelled or preempted meanwhile
             };
             if !stream.reply.hear(first, own, vocab, &mut events) {
-                let op = if self.in_flight(id) {
-                    Op::Cancel
-                } else {
-                    Op::Close
-                };
+                let op = if self.in_flight(id) { Op::Cancel } else { Op::Close };
                 self.end(id, op);
             }
         }
@@ -260,11 +244,7 @@ impl Scheduler {
             panic!("stream {id} is not running");
         };
         if stream.opened {
-            *slot = Slot::Leaving {
-                op,
-                state: stream.state,
-                reserved: stream.reserved,
-            };
+            *slot = Slot::Leaving { op, state: stream.state, reserved: stream.reserved };
         }
         stream.reply
     }

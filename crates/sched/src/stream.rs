@@ -61,13 +61,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub fn new(id: StreamId, reply: Reply, reserved: u32) -> Self {
-        let state = SlotState {
-            id,
-            generation: Generation(0),
-            first: 0,
-            rows: 0,
-            pages: 0,
-        };
+        let state = SlotState { id, generation: Generation(0), first: 0, rows: 0, pages: 0 };
         Self {
             state,
             opened: false,

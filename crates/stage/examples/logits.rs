@@ -17,25 +17,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, model, ids, kv, out] = args.as_slice() else {
         return Err("usage: logits MODEL.gguf IDS f16|f32 OUT".into());
     };
-    let kv = if kv == "f32" {
-        KvDtype::F32
-    } else {
-        KvDtype::F16
-    };
+    let kv = if kv == "f32" { KvDtype::F32 } else { KvDtype::F16 };
     let bytes = std::fs::read(ids)?;
-    let ids: Vec<u32> = bytes
-        .chunks_exact(4)
-        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        .collect();
+    let ids: Vec<u32> =
+        bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let checkpoint = weights::Checkpoint::open(model.as_ref())?;
     let cpu = Arc::new(cpu::Cpu::new(2, cpu::Isa::Auto)?);
     let range = 0..checkpoint.config().layers();
-    let config = StageConfig {
-        range,
-        ends: true,
-        kv,
-        loop_mode: false,
-    };
+    let config = StageConfig { range, ends: true, kv, loop_mode: false };
     let mut stage = Stage::open(cpu, &checkpoint, config)?;
     let positions = u32::try_from(ids.len())?;
     stage.prepare(&Shapes {
@@ -60,11 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             parents: None,
             tokens: None,
         };
-        let plan = Plan {
-            mode: Mode::Prompt,
-            entries: vec![entry],
-            ..Plan::default()
-        };
+        let plan = Plan { mode: Mode::Prompt, entries: vec![entry], ..Plan::default() };
         stage.step(&plan, Input::Tokens(chunk), &mut rows)?;
         stage.logits(&rows, &mut logits)?;
         file.extend(logits.iter().flat_map(|v| v.to_le_bytes()));

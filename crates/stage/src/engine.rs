@@ -25,11 +25,7 @@ impl Input<'_> {
                 assert!(vocab > 0, "tokens came to a rank without the ends");
                 if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocab) {
                     let (most, found) = (vocab as u64 - 1, id.into());
-                    return Err(StageError::OtherShape {
-                        what: "token id",
-                        most,
-                        found,
-                    });
+                    return Err(StageError::OtherShape { what: "token id", most, found });
                 }
                 ("tokens of a round", rows, ids.len())
             }
@@ -38,11 +34,7 @@ impl Input<'_> {
         if most == found {
             return Ok(());
         }
-        Err(StageError::OtherShape {
-            what,
-            most: most as u64,
-            found: found as u64,
-        })
+        Err(StageError::OtherShape { what, most: most as u64, found: found as u64 })
     }
 }
 

@@ -31,12 +31,7 @@ pub struct FakeConfig {
 impl FakeConfig {
     /// A range of a model of width 8 and 64 tokens.
     pub fn small(range: Range<u32>, ends: bool) -> Self {
-        Self {
-            range,
-            ends,
-            hidden: 8,
-            vocab: 64,
-        }
+        Self { range, ends, hidden: 8, vocab: 64 }
     }
 }
 
@@ -56,12 +51,7 @@ type Trail = Vec<u64>;
 impl Fake {
     /// A stage of `config`; it takes plans once it is prepared.
     pub fn new(config: FakeConfig) -> Self {
-        Self {
-            config,
-            slots: Slots::default(),
-            fault: None,
-            streams: BTreeMap::new(),
-        }
+        Self { config, slots: Slots::default(), fault: None, streams: BTreeMap::new() }
     }
 
     /// The same stage with a defect.
@@ -107,17 +97,12 @@ impl Fake {
     }
 
     fn layers(&mut self, id: StreamId, position: u32, row: &mut [f32]) {
-        let trails = self
-            .streams
-            .get_mut(&id)
-            .expect("a stream with rows is open");
+        let trails = self.streams.get_mut(&id).expect("a stream with rows is open");
         for (trail, layer) in trails.iter_mut().zip(self.config.range.clone()) {
             if self.fault == Some(Fault::SkipLayer(layer)) {
                 continue;
             }
-            let last = *trail
-                .last()
-                .expect("a trail starts with the state before the window");
+            let last = *trail.last().expect("a trail starts with the state before the window");
             let place = (u64::from(layer) << 32) | u64::from(position);
             let state = mix(digest(row, last), place);
             trail.push(state);
@@ -134,11 +119,7 @@ impl Engine for Fake {
     }
 
     fn vocab(&self) -> usize {
-        if self.config.ends {
-            self.config.vocab
-        } else {
-            0
-        }
+        if self.config.ends { self.config.vocab } else { 0 }
     }
 
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
@@ -167,10 +148,7 @@ impl Engine for Fake {
                 match input {
                     Input::Tokens(ids) => {
                         let token = u64::from(ids[row]);
-                        values
-                            .iter_mut()
-                            .zip(0..)
-                            .for_each(|(x, i)| *x = value(mix(token, i)));
+                        values.iter_mut().zip(0..).for_each(|(x, i)| *x = value(mix(token, i)));
                     }
                     Input::Rows(rows) => {
                         values.copy_from_slice(&rows[row * hidden..(row + 1) * hidden]);
@@ -212,8 +190,7 @@ fn value(state: u64) -> f32 {
 }
 
 fn digest(row: &[f32], seed: u64) -> u64 {
-    row.iter()
-        .fold(seed, |state, x| mix(state, u64::from(x.to_bits())))
+    row.iter().fold(seed, |state, x| mix(state, u64::from(x.to_bits())))
 }
 
 /// One step of splitmix64 over a pair.

@@ -52,10 +52,7 @@ mod planted {
 
     impl Plant {
         pub(crate) fn new(fault: Fault) -> Self {
-            Self {
-                fault: Some(fault),
-                stale: BTreeMap::new(),
-            }
+            Self { fault: Some(fault), stale: BTreeMap::new() }
         }
 
         pub(crate) fn skips(&self, layer: u32) -> bool {
@@ -75,10 +72,7 @@ mod planted {
             match self.fault {
                 Some(Fault::PositionOnly) => self.keep_state(effects),
                 Some(Fault::DropGeneration) => {
-                    effects
-                        .spans
-                        .iter()
-                        .for_each(|span| slots.forget_generation(span.id));
+                    effects.spans.iter().for_each(|span| slots.forget_generation(span.id));
                 }
                 _ => {}
             }
@@ -93,11 +87,7 @@ mod planted {
                 self.stale.remove(id);
             });
             for row in &mut effects.map.rows {
-                let stale = self
-                    .stale
-                    .get(&effects.spans[row.table].id)
-                    .copied()
-                    .unwrap_or(0);
+                let stale = self.stale.get(&effects.spans[row.table].id).copied().unwrap_or(0);
                 let keys = effects.map.tables[row.table].len() * TILE_KEYS;
                 row.position = (row.position + stale).min(keys as u32 - 1);
             }

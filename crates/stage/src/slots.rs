@@ -144,17 +144,9 @@ impl Slots {
 
     fn check_shapes(&self, plan: &Plan) -> Result<(), StageError> {
         let at_most = |what, most: u64, found: u64| {
-            if found > most {
-                Err(StageError::OtherShape { what, most, found })
-            } else {
-                Ok(())
-            }
+            if found > most { Err(StageError::OtherShape { what, most, found }) } else { Ok(()) }
         };
-        at_most(
-            "rows of a round",
-            self.shapes.round_rows_max.into(),
-            plan.rows() as u64,
-        )?;
+        at_most("rows of a round", self.shapes.round_rows_max.into(), plan.rows() as u64)?;
         let mut streams = self.slots.len();
         for entry in &plan.entries {
             match entry.op {
@@ -165,11 +157,7 @@ impl Slots {
                 }
                 Op::Continue => {}
             }
-            at_most(
-                "rows of a stream",
-                self.shapes.chunk_rows_max.into(),
-                entry.rows.into(),
-            )?;
+            at_most("rows of a stream", self.shapes.chunk_rows_max.into(), entry.rows.into())?;
             let tree = entry.parents.as_ref().map_or(0, Vec::len);
             at_most("rows of a tree", 0, tree as u64)?;
             let end = u64::from(entry.first) + u64::from(entry.rows);
@@ -184,26 +172,17 @@ impl Slots {
         let mut next = Vec::with_capacity(plan.entries.len());
         for entry in &plan.entries {
             if last >= Some(entry.id) {
-                return Err(StageError::OtherStream {
-                    id: entry.id,
-                    state: "out of order",
-                });
+                return Err(StageError::OtherStream { id: entry.id, state: "out of order" });
             }
             last = Some(entry.id);
             next.push(match (entry.op, self.slots.get(&entry.id)) {
                 (Op::Open, None) => Some(check_open(entry)?),
                 (Op::Resume, None) => return Err(no_keep(plan, entry.id)),
                 (Op::Open | Op::Resume, Some(_)) => {
-                    return Err(StageError::OtherStream {
-                        id: entry.id,
-                        state: "open already",
-                    });
+                    return Err(StageError::OtherStream { id: entry.id, state: "open already" });
                 }
                 (_, None) => {
-                    return Err(StageError::OtherStream {
-                        id: entry.id,
-                        state: "not open",
-                    });
+                    return Err(StageError::OtherStream { id: entry.id, state: "not open" });
                 }
                 (Op::Continue, Some(slot)) => Some(check_continue(entry, slot)?),
                 (Op::Close | Op::Cancel, Some(slot)) => {
@@ -218,15 +197,8 @@ impl Slots {
     fn check_pages(&self, plan: &Plan, next: &[Option<Slot>]) -> Result<(), StageError> {
         let held = |id| self.slots.get(id).map_or(0, |slot| slot.pages.len() as u32);
         let need = |slot: &Option<Slot>| slot.as_ref().map_or(0, |s| pages_of(s.first + s.rows));
-        let changes = || {
-            plan.entries
-                .iter()
-                .zip(next)
-                .map(|(e, n)| (e.id, held(&e.id), need(n)))
-        };
-        let returned: u32 = changes()
-            .map(|(_, held, need)| held.saturating_sub(need))
-            .sum();
+        let changes = || plan.entries.iter().zip(next).map(|(e, n)| (e.id, held(&e.id), need(n)));
+        let returned: u32 = changes().map(|(_, held, need)| held.saturating_sub(need)).sum();
         let mut free = self.pages_free() + returned;
         for (id, held, need) in changes() {
             let need = need.saturating_sub(held);
@@ -239,10 +211,7 @@ impl Slots {
     }
 
     fn commit(&mut self, plan: &Plan, next: Vec<Option<Slot>>, held: Vec<bool>) -> Effects {
-        let mut effects = Effects {
-            held,
-            ..Effects::default()
-        };
+        let mut effects = Effects { held, ..Effects::default() };
         for (entry, next) in plan.entries.iter().zip(&next) {
             self.release(entry, next.as_ref(), &mut effects);
         }
@@ -274,11 +243,7 @@ impl Slots {
             self.skips.remove(&id);
             effects.closed.push(id);
         } else if slot.rows > 0 {
-            effects.settled.push(Settled {
-                id,
-                rows: slot.rows,
-                accepted: entry.accepted,
-            });
+            effects.settled.push(Settled { id, rows: slot.rows, accepted: entry.accepted });
         }
     }
 
@@ -295,8 +260,7 @@ impl Slots {
         let map = &mut effects.map;
         let (table, start) = (map.tables.len(), map.rows.len());
         let positions = slot.first..slot.first + slot.rows;
-        map.rows
-            .extend(positions.map(|position| RowAt { table, position }));
+        map.rows.extend(positions.map(|position| RowAt { table, position }));
         map.tables.push(slot.pages.clone());
         effects.spans.push(Span {
             id,
@@ -316,17 +280,10 @@ impl Slots {
 }
 
 fn check_open(entry: &Entry) -> Result<Slot, StageError> {
-    let fields = [
-        ("first", entry.first),
-        ("accepted", entry.accepted),
-        ("generation", entry.generation.0),
-    ];
+    let fields =
+        [("first", entry.first), ("accepted", entry.accepted), ("generation", entry.generation.0)];
     if let Some(&(field, found)) = fields.iter().find(|(_, found)| *found != 0) {
-        return Err(StageError::BadOpen {
-            id: entry.id,
-            field,
-            found,
-        });
+        return Err(StageError::BadOpen { id: entry.id, field, found });
     }
     Ok(Slot {
         generation: Generation(u32::from(entry.rows > 0)),
@@ -339,19 +296,11 @@ fn check_continue(entry: &Entry, slot: &Slot) -> Result<Slot, StageError> {
     let id = entry.id;
     check_generation(entry, slot.generation)?;
     if entry.accepted > slot.rows {
-        return Err(StageError::BadAccepted {
-            id,
-            most: slot.rows,
-            found: entry.accepted,
-        });
+        return Err(StageError::BadAccepted { id, most: slot.rows, found: entry.accepted });
     }
     let expected = slot.first + entry.accepted;
     if entry.first != expected {
-        return Err(StageError::OtherPosition {
-            id,
-            expected,
-            found: entry.first,
-        });
+        return Err(StageError::OtherPosition { id, expected, found: entry.first });
     }
     let changes = u32::from(entry.rows > 0 || slot.rows > 0);
     Ok(Slot {
@@ -366,11 +315,7 @@ fn check_generation(entry: &Entry, expected: Generation) -> Result<(), StageErro
     if entry.generation == expected {
         return Ok(());
     }
-    Err(StageError::OtherGeneration {
-        id: entry.id,
-        expected,
-        found: entry.generation,
-    })
+    Err(StageError::OtherGeneration { id: entry.id, expected, found: entry.generation })
 }
 
 fn check_keeps(plan: &Plan) -> Result<Vec<bool>, StageError> {
@@ -382,13 +327,8 @@ fn check_keeps(plan: &Plan) -> Result<Vec<bool>, StageError> {
 
 /// The refusal of a resume: its key where the plan names one, else 0.
 fn no_keep(plan: &Plan, id: StreamId) -> StageError {
-    let mut restores = plan
-        .keeps
-        .iter()
-        .filter(|k| k.op == KeepOp::Restore && k.stream == id);
-    StageError::NoSuchKeep {
-        key: restores.next().map_or(0, |keep| keep.key),
-    }
+    let mut restores = plan.keeps.iter().filter(|k| k.op == KeepOp::Restore && k.stream == id);
+    StageError::NoSuchKeep { key: restores.next().map_or(0, |keep| keep.key) }
 }
 
 #[cfg(test)]

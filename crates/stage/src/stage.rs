@@ -35,11 +35,7 @@ pub struct StageConfig {
 
 impl StageConfig {
     fn part(&self) -> Part {
-        Part {
-            range: self.range.clone(),
-            ends: self.ends,
-            kv: self.kv,
-        }
+        Part { range: self.range.clone(), ends: self.ends, kv: self.kv }
     }
 }
 
@@ -104,10 +100,7 @@ impl<B: Backend> Stage<B> {
     fn apply(&mut self, plan: &Plan) -> Result<Effects, StageError> {
         #[cfg(any(test, feature = "faults"))]
         let plan = &*self.plant.before(plan, &self.slots);
-        #[cfg_attr(
-            not(any(test, feature = "faults")),
-            expect(unused_mut, reason = "planting")
-        )]
+        #[cfg_attr(not(any(test, feature = "faults")), expect(unused_mut, reason = "planting"))]
         let mut effects = self.slots.apply(plan)?;
         #[cfg(any(test, feature = "faults"))]
         self.plant.after(&mut effects, &mut self.slots);
@@ -118,9 +111,7 @@ impl<B: Backend> Stage<B> {
     fn run(&mut self, effects: &Effects, piece: Range<usize>, input: Input<'_>, out: &mut [f32]) {
         let hidden = self.hidden;
         let skipped = |row: &RowAt| effects.spans[row.table].skipped;
-        let live: Vec<usize> = piece
-            .filter(|&row| !skipped(&effects.map.rows[row]))
-            .collect();
+        let live: Vec<usize> = piece.filter(|&row| !skipped(&effects.map.rows[row])).collect();
         if live.is_empty() {
             return;
         }
@@ -132,17 +123,13 @@ impl<B: Backend> Stage<B> {
             Input::Rows(rows) => {
                 self.scratch.clear();
                 for &row in &live {
-                    self.scratch
-                        .extend_from_slice(&rows[row * hidden..(row + 1) * hidden]);
+                    self.scratch.extend_from_slice(&rows[row * hidden..(row + 1) * hidden]);
                 }
                 self.program.load(&self.scratch);
             }
         }
         let rows = live.iter().map(|&row| effects.map.rows[row]).collect();
-        self.layers(RowMap {
-            rows,
-            tables: effects.map.tables.clone(),
-        });
+        self.layers(RowMap { rows, tables: effects.map.tables.clone() });
         self.scratch.resize(live.len() * hidden, 0.0);
         self.program.store(&mut self.scratch);
         for (&row, values) in live.iter().zip(self.scratch.chunks_exact(hidden)) {
@@ -183,14 +170,8 @@ impl<B: Backend> Stage<B> {
             self.program.head(&row, &mut vec![0.0; self.vocab]);
         }
         self.program.load(&row);
-        let rows = vec![RowAt {
-            table: 0,
-            position: 0,
-        }];
-        self.layers(RowMap {
-            rows,
-            tables: vec![Arc::from([0])],
-        });
+        let rows = vec![RowAt { table: 0, position: 0 }];
+        self.layers(RowMap { rows, tables: vec![Arc::from([0])] });
     }
 }
 
@@ -236,20 +217,14 @@ impl<B: Backend> Engine for Stage<B> {
     }
 
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
-        assert!(
-            self.config.ends,
-            "logits were asked of a rank without the ends"
-        );
-        let sizes = self.sizes.ok_or(StageError::EmptyShape {
-            what: "rows of a round",
-        })?;
+        assert!(self.config.ends, "logits were asked of a rank without the ends");
+        let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a round" })?;
         assert_eq!(rows.len() % self.hidden, 0, "whole rows");
         out.clear();
         out.resize(rows.len() / self.hidden * self.vocab, 0.0);
         let rows = rows.chunks(sizes.head_rows_max * self.hidden);
         let logits = out.chunks_mut(sizes.head_rows_max * self.vocab);
-        rows.zip(logits)
-            .for_each(|(rows, logits)| self.program.head(rows, logits));
+        rows.zip(logits).for_each(|(rows, logits)| self.program.head(rows, logits));
         Ok(())
     }
 
@@ -285,11 +260,7 @@ fn check_range(layers: u32, range: &Range<u32>) -> Result<(), StageError> {
     if range.start < range.end && range.end <= layers {
         return Ok(());
     }
-    Err(StageError::OtherRange {
-        layers,
-        first: range.start,
-        end: range.end,
-    })
+    Err(StageError::OtherRange { layers, first: range.start, end: range.end })
 }
 
 fn sizes(shapes: &Shapes) -> Result<Sizes, StageError> {
@@ -316,15 +287,9 @@ fn pieces(rows: usize, cuts: &[u32], most: usize) -> impl Iterator<Item = Range<
     let mut start = 0;
     std::iter::from_fn(move || {
         let limit = (start + most).min(rows);
-        let reach = cuts
-            .iter()
-            .map(|&cut| cut as usize)
-            .filter(|cut| (start + 1..limit).contains(cut));
-        let end = if limit == rows {
-            rows
-        } else {
-            reach.max().unwrap_or(limit)
-        };
+        let reach =
+            cuts.iter().map(|&cut| cut as usize).filter(|cut| (start + 1..limit).contains(cut));
+        let end = if limit == rows { rows } else { reach.max().unwrap_or(limit) };
         let piece = start..end;
         start = end;
         (!piece.is_empty()).then_some(piece)

@@ -57,9 +57,9 @@ impl Checkpoint {
         let config = llama::config(&header.metadata, &tensors)?;
         let checked = llama::check_tensors(&config, &tensors);
         checked.map_err(|error| match error {
-            WeightsError::MissingTensor { .. } if manifest.is_none() => WeightsError::NoManifest {
-                source: Box::new(error),
-            },
+            WeightsError::MissingTensor { .. } if manifest.is_none() => {
+                WeightsError::NoManifest { source: Box::new(error) }
+            }
             error => error,
         })?;
         Ok(Self {
@@ -115,9 +115,7 @@ impl Checkpoint {
     pub fn info(&self, name: &str) -> Result<&TensorInfo, WeightsError> {
         match self.tensors.binary_search_by(|t| t.name.as_str().cmp(name)) {
             Ok(at) => Ok(&self.tensors[at]),
-            Err(_) => Err(WeightsError::NoTensor {
-                name: name.to_owned(),
-            }),
+            Err(_) => Err(WeightsError::NoTensor { name: name.to_owned() }),
         }
     }
 
@@ -150,12 +148,7 @@ impl Checkpoint {
         }
         let bytes = &mut buffer[..info.bytes];
         self.source.read(offset, bytes)?;
-        Ok(Matrix {
-            format: info.format,
-            rows: info.rows,
-            cols: info.cols,
-            bytes,
-        })
+        Ok(Matrix { format: info.format, rows: info.rows, cols: info.cols, bytes })
     }
 
     /// Whether the file holds layers `range`, and the ends where `ends`.

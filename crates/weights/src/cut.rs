@@ -27,19 +27,12 @@ pub fn cut(
 ) -> Result<PathBuf, WeightsError> {
     let layers = checkpoint.config().layers();
     if range.is_empty() || range.end > layers {
-        return Err(WeightsError::Range {
-            first: range.start,
-            end: range.end,
-            layers,
-        });
+        return Err(WeightsError::Range { first: range.start, end: range.end, layers });
     }
     let ends = range.start == 0;
     checkpoint.check_held(range.clone(), ends)?;
     let target = folder.join(checkpoint.path().file_name().unwrap_or_default());
-    let io = |source| WeightsError::Io {
-        path: target.clone(),
-        source,
-    };
+    let io = |source| WeightsError::Io { path: target.clone(), source };
     std::fs::create_dir_all(folder).map_err(io)?;
     if target.exists() {
         return Err(io(io::ErrorKind::AlreadyExists.into()));
@@ -48,12 +41,7 @@ pub fn cut(
     tensors.sort_by_key(|tensor| tensor.offset);
     let mut writer = pairs(checkpoint)?;
     for tensor in tensors {
-        copy(
-            &mut writer,
-            checkpoint,
-            tensor,
-            manifest.digests().get(&tensor.name),
-        );
+        copy(&mut writer, checkpoint, tensor, manifest.digests().get(&tensor.name));
     }
     // The manifest first: a file that is there has its manifest.
     manifest.write(folder)?;
@@ -64,9 +52,7 @@ pub fn cut(
 /// A writer that starts with the checkpoint's metadata.
 fn pairs(checkpoint: &Checkpoint) -> Result<Writer, WeightsError> {
     let mut pairs = vec![0; checkpoint.pairs.len()];
-    checkpoint
-        .source()
-        .read(checkpoint.pairs.start as u64, &mut pairs)?;
+    checkpoint.source().read(checkpoint.pairs.start as u64, &mut pairs)?;
     let count = checkpoint.metadata().keys().count() as u64;
     Ok(Writer::with_pairs(pairs, count, checkpoint.alignment))
 }
@@ -95,10 +81,6 @@ fn copy(
     };
     let dims = [tensor.cols as u64, tensor.rows as u64];
     // A vector has one dim.
-    let dims = if tensor.rows == 1 {
-        &dims[..1]
-    } else {
-        &dims[..]
-    };
+    let dims = if tensor.rows == 1 { &dims[..1] } else { &dims[..] };
     writer.tensor_from(&tensor.name, tensor.format, dims, bytes as u64, fill);
 }

@@ -38,11 +38,8 @@ impl Digests {
     ) -> Result<Self, WeightsError> {
         let kept = cache.and_then(|folder| Kept::at(checkpoint, folder));
         let mut known = kept.as_ref().map(Kept::load).unwrap_or_default();
-        let unknown: Vec<&str> = names
-            .iter()
-            .copied()
-            .filter(|name| !known.contains_key(*name))
-            .collect();
+        let unknown: Vec<&str> =
+            names.iter().copied().filter(|name| !known.contains_key(*name)).collect();
         let read = digest_all(checkpoint, unknown)?;
         if let Some(kept) = kept.filter(|_| !read.is_empty()) {
             // Others may have added theirs meanwhile.
@@ -79,9 +76,8 @@ impl Digests {
     ) -> Result<Digest, WeightsError> {
         let mut sum = Sha256::new();
         for name in names {
-            let digest = self.get(name).ok_or_else(|| WeightsError::NoTensor {
-                name: name.to_owned(),
-            })?;
+            let digest =
+                self.get(name).ok_or_else(|| WeightsError::NoTensor { name: name.to_owned() })?;
             sum.update(digest);
         }
         Ok(sum.finalize().into())
@@ -109,12 +105,10 @@ fn digest_all(
     std::thread::scope(|scope| {
         let workers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let own = work();
-        workers
-            .into_iter()
-            .fold(own, |all, worker| match worker.join() {
-                Ok(result) => all.and(result),
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
+        workers.into_iter().fold(own, |all, worker| match worker.join() {
+            Ok(result) => all.and(result),
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
     })?;
     Ok(done.into_inner().unwrap_or_else(|e| e.into_inner()))
 }
@@ -139,11 +133,7 @@ impl<'a> Kept<'a> {
         let path = checkpoint.path().canonicalize().ok()?;
         let name = hex(&Sha256::digest(path.as_os_str().as_encoded_bytes()).into());
         let at = cache.join("digests").join(name + ".json");
-        Some(Self {
-            checkpoint,
-            path,
-            at,
-        })
+        Some(Self { checkpoint, path, at })
     }
 
     /// What is kept and still holds.
@@ -156,9 +146,7 @@ impl<'a> Kept<'a> {
         });
         let tensors = stored.map(|stored| stored.tensors).unwrap_or_default();
         let pairs = tensors.into_iter();
-        pairs
-            .filter_map(|(name, digest)| Some((name, parse_hex(&digest)?)))
-            .collect()
+        pairs.filter_map(|(name, digest)| Some((name, parse_hex(&digest)?))).collect()
     }
 
     fn store(&self, digests: BTreeMap<String, Digest>) {
@@ -166,9 +154,7 @@ impl<'a> Kept<'a> {
         if !source.is_unchanged() {
             return;
         }
-        let tensors = digests
-            .into_iter()
-            .map(|(name, digest)| (name, hex(&digest)));
+        let tensors = digests.into_iter().map(|(name, digest)| (name, hex(&digest)));
         let stored = Stored {
             path: self.path.clone(),
             stamp: source.stamp().clone(),

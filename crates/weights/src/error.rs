@@ -262,10 +262,7 @@ impl WeightsError {
     pub(crate) fn in_file(self, path: &Path) -> Self {
         match self {
             Self::Io { .. } => self,
-            source => Self::InFile {
-                path: path.to_path_buf(),
-                source: Box::new(source),
-            },
+            source => Self::InFile { path: path.to_path_buf(), source: Box::new(source) },
         }
     }
 }

@@ -41,10 +41,7 @@ impl Stamp {
 impl Source {
     /// Opens `path`, which must be a file with something in it.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
-        let io = |source| WeightsError::Io {
-            path: path.to_path_buf(),
-            source,
-        };
+        let io = |source| WeightsError::Io { path: path.to_path_buf(), source };
         let file = File::open(path).map_err(io)?;
         let info = file.metadata().map_err(io)?;
         if !info.is_file() {
@@ -54,11 +51,7 @@ impl Source {
         if info.len() == 0 {
             return Err(io(io::Error::other("the file is empty")));
         }
-        Ok(Self {
-            path: path.to_path_buf(),
-            file,
-            stamp: Stamp::of(&info),
-        })
+        Ok(Self { path: path.to_path_buf(), file, stamp: Stamp::of(&info) })
     }
 
     pub fn path(&self) -> &Path {
@@ -80,10 +73,7 @@ impl Source {
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), WeightsError> {
         self.file
             .read_exact_at(out, at)
-            .map_err(|source| WeightsError::Io {
-                path: self.path.clone(),
-                source,
-            })
+            .map_err(|source| WeightsError::Io { path: self.path.clone(), source })
     }
 }
 

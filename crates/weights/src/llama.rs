@@ -19,9 +19,7 @@ const ARCHITECTURE: &str = "general.architecture";
 pub(crate) fn check_family(metadata: &Metadata) -> Result<(), WeightsError> {
     match metadata.str(ARCHITECTURE)? {
         Some("llama") => Ok(()),
-        Some(found) => Err(WeightsError::UnsupportedFamily {
-            found: found.to_owned(),
-        }),
+        Some(found) => Err(WeightsError::UnsupportedFamily { found: found.to_owned() }),
         None => Err(WeightsError::MissingKey {
             key: ARCHITECTURE.to_owned(),
             expected: "the model's family".to_owned(),
@@ -46,11 +44,10 @@ impl Keys<'_> {
     }
 
     fn required(&self, name: &str, max: u32) -> Result<u32, WeightsError> {
-        self.optional(name, 1, max)?
-            .ok_or_else(|| WeightsError::MissingKey {
-                key: format!("llama.{name}"),
-                expected: format!("1 to {max}"),
-            })
+        self.optional(name, 1, max)?.ok_or_else(|| WeightsError::MissingKey {
+            key: format!("llama.{name}"),
+            expected: format!("1 to {max}"),
+        })
     }
 
     fn equal(&self, name: &str, expected: u32, why: &str) -> Result<(), WeightsError> {
@@ -69,11 +66,7 @@ impl Keys<'_> {
         let expected = format!("a float above 0, at most {max}");
         match self.0.f64(&key)?.or(default) {
             Some(x) if x > 0.0 && x <= max => Ok(x),
-            Some(x) => Err(WeightsError::KeyValue {
-                key,
-                expected,
-                found: x.to_string(),
-            }),
+            Some(x) => Err(WeightsError::KeyValue { key, expected, found: x.to_string() }),
             None => Err(WeightsError::MissingKey { key, expected }),
         }
     }
@@ -85,9 +78,7 @@ pub(crate) fn config(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Llam
     let keys = Keys(metadata);
     let hidden = keys.required("embedding_length", WIDTH_MAX)?;
     let query = keys.required("attention.head_count", HEADS_MAX)?;
-    let kv = keys
-        .optional("attention.head_count_kv", 1, query)?
-        .unwrap_or(query);
+    let kv = keys.optional("attention.head_count_kv", 1, query)?.unwrap_or(query);
     if !query.is_multiple_of(kv) {
         return Err(WeightsError::KeyValue {
             key: "llama.attention.head_count_kv".to_owned(),
@@ -109,9 +100,7 @@ pub(crate) fn config(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Llam
         }
     };
     keys.equal("attention.value_length", dim, "the key length")?;
-    let rope_dims = keys
-        .optional("rope.dimension_count", 2, dim)?
-        .unwrap_or(dim);
+    let rope_dims = keys.optional("rope.dimension_count", 2, dim)?.unwrap_or(dim);
     if !rope_dims.is_multiple_of(2) {
         return Err(WeightsError::KeyValue {
             key: "llama.rope.dimension_count".to_owned(),
@@ -124,19 +113,13 @@ pub(crate) fn config(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Llam
         hidden: hidden as usize,
         intermediate: keys.required("feed_forward_length", WIDTH_MAX)? as usize,
         vocab: vocab(metadata)? as usize,
-        heads: Heads {
-            query: query as usize,
-            kv: kv as usize,
-            dim: dim as usize,
-        },
+        heads: Heads { query: query as usize, kv: kv as usize, dim: dim as usize },
         eps: keys.float("attention.layer_norm_rms_epsilon", None, 1.0)? as f32,
         theta: keys.float("rope.freq_base", Some(10_000.0), 1e12)?,
         rope_dims: rope_dims as usize,
         pairing: Pairing::Adjacent,
         context_max: keys.required("context_length", CONTEXT_MAX)?,
-        tied: tensors
-            .binary_search_by(|t| t.name.as_str().cmp("output.weight"))
-            .is_err(),
+        tied: tensors.binary_search_by(|t| t.name.as_str().cmp("output.weight")).is_err(),
     })
 }
 
@@ -285,10 +268,9 @@ fn refuse_left_over(needed: &[Needed], tensors: &[TensorInfo]) -> Result<(), Wei
         needed.iter().map(|need| need.name.as_str()).collect();
     let mut left = tensors.iter().filter(|t| !names.contains(t.name.as_str()));
     match left.next() {
-        Some(first) => Err(WeightsError::LeftOver {
-            name: first.name.clone(),
-            count: 1 + left.count(),
-        }),
+        Some(first) => {
+            Err(WeightsError::LeftOver { name: first.name.clone(), count: 1 + left.count() })
+        }
         None => Ok(()),
     }
 }

@@ -53,19 +53,14 @@ fn bad(reason: String) -> WeightsError {
 
 /// The manifest at `at`, if there is one.
 fn read(at: &Path) -> Result<Option<Manifest>, WeightsError> {
-    let io = |source| WeightsError::Io {
-        path: at.to_path_buf(),
-        source,
-    };
+    let io = |source| WeightsError::Io { path: at.to_path_buf(), source };
     let file = match File::open(at) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),
     };
     let mut text = Vec::new();
-    file.take(BYTES_MAX + 1)
-        .read_to_end(&mut text)
-        .map_err(io)?;
+    file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(io)?;
     let manifest = Manifest::parse(&text).map_err(|error| error.in_file(at))?;
     Ok(Some(manifest))
 }
@@ -76,15 +71,8 @@ impl Manifest {
     /// # Errors
     /// [`WeightsError::NotHeld`] for a file that holds a part, and what reading it says.
     pub fn of(checkpoint: &Checkpoint, cache: Option<&Path>) -> Result<Self, WeightsError> {
-        let names: Vec<&str> = checkpoint
-            .tensors()
-            .iter()
-            .map(|t| t.name.as_str())
-            .collect();
-        let unplaced = |tensor: &TensorInfo| TensorInfo {
-            offset: None,
-            ..tensor.clone()
-        };
+        let names: Vec<&str> = checkpoint.tensors().iter().map(|t| t.name.as_str()).collect();
+        let unplaced = |tensor: &TensorInfo| TensorInfo { offset: None, ..tensor.clone() };
         let name = checkpoint.path().file_name().unwrap_or_default();
         Ok(Self {
             file: name.to_string_lossy().into_owned(),
@@ -106,11 +94,7 @@ impl Manifest {
     /// [`WeightsError::Manifest`] and, by their own names, limits and dims.
     pub fn parse(text: &[u8]) -> Result<Self, WeightsError> {
         let limit = |what: &str, found: u64, limit: u64| match found > limit {
-            true => Err(WeightsError::Limit {
-                what: what.to_owned(),
-                limit,
-                found,
-            }),
+            true => Err(WeightsError::Limit { what: what.to_owned(), limit, found }),
             false => Ok(()),
         };
         limit("the manifest's size", text.len() as u64, BYTES_MAX)?;
@@ -126,19 +110,12 @@ impl Manifest {
         for entry in stored.tensors {
             let (tensor, digest) = entry.read()?;
             if !digests.insert(&tensor.name, digest) {
-                return Err(WeightsError::Duplicate {
-                    what: "tensor",
-                    name: tensor.name,
-                });
+                return Err(WeightsError::Duplicate { what: "tensor", name: tensor.name });
             }
             tensors.push(tensor);
         }
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self {
-            file: stored.file,
-            tensors,
-            digests,
-        })
+        Ok(Self { file: stored.file, tensors, digests })
     }
 
     /// As text, a line a tensor.
@@ -177,10 +154,7 @@ impl Manifest {
             return Err(bad(reason).in_file(&at));
         }
         let written = file::replace(&at, |out| out.write_all(self.to_json().as_bytes()));
-        written.map_err(|source| WeightsError::Io {
-            path: at.clone(),
-            source,
-        })?;
+        written.map_err(|source| WeightsError::Io { path: at.clone(), source })?;
         Ok(at)
     }
 
@@ -221,10 +195,7 @@ impl Entry {
             });
         }
         let [rows, cols] = self.shape;
-        if [rows, cols]
-            .iter()
-            .any(|n| !(1..=limits::DIM_MAX).contains(n))
-        {
+        if [rows, cols].iter().any(|n| !(1..=limits::DIM_MAX).contains(n)) {
             let most = limits::DIM_MAX;
             let reason =
                 format!("tensor `{name}`: shape: expected 1 to {most}, found [{rows}, {cols}]");
@@ -237,9 +208,7 @@ impl Entry {
         })?;
         let digest = digest::parse_hex(&self.sha256).ok_or_else(|| {
             let found = &self.sha256;
-            bad(format!(
-                "tensor `{name}`: sha256: expected 64 hexadecimal digits, found `{found}`"
-            ))
+            bad(format!("tensor `{name}`: sha256: expected 64 hexadecimal digits, found `{found}`"))
         })?;
         Ok((TensorInfo::new(name, format, &[cols, rows])?, digest))
     }

@@ -8,11 +8,7 @@ use arith::format::Format;
 /// # Panics
 /// Where `values` is no multiple of the format's block.
 pub fn quantise(format: Format, values: &[f32]) -> Vec<u8> {
-    assert!(
-        values.len().is_multiple_of(format.block_values()),
-        "{} values",
-        values.len()
-    );
+    assert!(values.len().is_multiple_of(format.block_values()), "{} values", values.len());
     let mut out = Vec::with_capacity(values.len() / format.block_values() * format.block_bytes());
     for block in values.chunks_exact(format.block_values()) {
         match format {
@@ -20,13 +16,9 @@ pub fn quantise(format: Format, values: &[f32]) -> Vec<u8> {
             Format::F16 => out.extend(f32_to_f16(block[0]).to_le_bytes()),
             Format::Bf16 => out.extend(bf16(block[0]).to_le_bytes()),
             Format::Q4_0 => {
-                let peak = block
-                    .iter()
-                    .fold(0f32, |m, x| if x.abs() > m.abs() { *x } else { m });
+                let peak = block.iter().fold(0f32, |m, x| if x.abs() > m.abs() { *x } else { m });
                 let scale = scale(&mut out, peak / -8.0);
-                nibbles(&mut out, block, |x| {
-                    (x * scale + 8.0).round().clamp(0.0, 15.0) as u8
-                });
+                nibbles(&mut out, block, |x| (x * scale + 8.0).round().clamp(0.0, 15.0) as u8);
             }
             Format::Q4_1 => {
                 let min = block.iter().copied().fold(f32::INFINITY, f32::min);
@@ -35,9 +27,7 @@ pub fn quantise(format: Format, values: &[f32]) -> Vec<u8> {
                 let half = f32_to_f16(min);
                 let min = f16_to_f32(half);
                 out.extend(half.to_le_bytes());
-                nibbles(&mut out, block, |x| {
-                    ((x - min) * scale).round().clamp(0.0, 15.0) as u8
-                });
+                nibbles(&mut out, block, |x| ((x - min) * scale).round().clamp(0.0, 15.0) as u8);
             }
             Format::Q8_0 => {
                 let peak = block.iter().fold(0f32, |m, x| m.max(x.abs()));
@@ -60,11 +50,7 @@ fn scale(out: &mut Vec<u8>, a: f32) -> f32 {
 /// Writes a block of 32 nibbles: value i in the low half of byte i, value i + 16 in its high half.
 fn nibbles(out: &mut Vec<u8>, block: &[f32], code: impl Fn(f32) -> u8) {
     let (low, high) = block.split_at(16);
-    out.extend(
-        low.iter()
-            .zip(high)
-            .map(|(&low, &high)| code(low) | (code(high) << 4)),
-    );
+    out.extend(low.iter().zip(high).map(|(&low, &high)| code(low) | (code(high) << 4)));
 }
 
 /// Rounds to bfloat16, nearest even; finite values only.
@@ -81,9 +67,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_reads_back_within_half_a_step() {
-        let values: Vec<f32> = (0..64)
-            .map(|i| ((i * 37 % 64) as f32 - 31.0) / 29.0)
-            .collect();
+        let values: Vec<f32> = (0..64).map(|i| ((i * 37 % 64) as f32 - 31.0) / 29.0).collect();
         for (format, step) in [
             (Format::F32, 0.0),
             (Format::F16, 0.001),

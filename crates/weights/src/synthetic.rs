@@ -55,11 +55,7 @@ impl Default for Llama {
             hidden: 64,
             intermediate: 160,
             vocab: 264,
-            heads: Heads {
-                query: 4,
-                kv: 2,
-                dim: 16,
-            },
+            heads: Heads { query: 4, kv: 2, dim: 16 },
             eps: 1e-5,
             theta: 10_000.0,
             context_max: 4_096,
@@ -81,11 +77,7 @@ impl Llama {
             hidden,
             intermediate: 3 * hidden,
             vocab: 8_192,
-            heads: Heads {
-                query: hidden / 64,
-                kv: hidden / 256,
-                dim: 64,
-            },
+            heads: Heads { query: hidden / 64, kv: hidden / 256, dim: 64 },
             format,
             ends_format: format,
             ..Self::default()
@@ -97,10 +89,7 @@ impl Llama {
         };
         let left = bytes.saturating_sub(bytes_of(false));
         let layers = left.div_ceil(bytes_of(true)).max(1);
-        Self {
-            layers: layers as u32,
-            ..spec
-        }
+        Self { layers: layers as u32, ..spec }
     }
 
     /// Bytes of all its tensors.
@@ -115,16 +104,7 @@ impl Llama {
         let mut add = |name: String, format, rows, cols, middle, size| {
             let first = all.last().map_or(0, |t: &Tensor| t.first + t.values());
             let seed = self.seed;
-            all.push(Tensor {
-                name,
-                format,
-                rows,
-                cols,
-                middle,
-                size,
-                seed,
-                first,
-            });
+            all.push(Tensor { name, format, rows, cols, middle, size, seed, first });
         };
         let mut end = |name: &str| add(name.into(), self.ends_format, self.vocab, hidden, 0.0, 1.0);
         end("token_embd.weight");
@@ -135,14 +115,7 @@ impl Llama {
             // Uniform values of this size keep a row's variance through a linear of `cols` values.
             let mut linear = |name: &str, rows: usize, cols: usize| {
                 let name = format!("blk.{layer}.{name}.weight");
-                add(
-                    name,
-                    self.format,
-                    rows,
-                    cols,
-                    0.0,
-                    (3.0 / cols as f32).sqrt(),
-                );
+                add(name, self.format, rows, cols, 0.0, (3.0 / cols as f32).sqrt());
             };
             linear("attn_q", heads.query * heads.dim, hidden);
             linear("attn_k", heads.kv * heads.dim, hidden);
@@ -205,19 +178,13 @@ impl Tensor {
 /// Where a width is no multiple of its format's block or the vocabulary is too small.
 pub fn llama(path: &Path, spec: &Llama) -> Result<(), WeightsError> {
     let writer = llama_writer(spec);
-    file::replace(path, |out| writer.write_to(out)).map_err(|source| WeightsError::Io {
-        path: path.to_path_buf(),
-        source,
-    })
+    file::replace(path, |out| writer.write_to(out))
+        .map_err(|source| WeightsError::Io { path: path.to_path_buf(), source })
 }
 
 /// The same as a writer, for files that something is added to.
 pub fn llama_writer(spec: &Llama) -> Writer {
-    assert!(
-        spec.vocab >= VOCAB_MIN,
-        "{} tokens, at least {VOCAB_MIN} needed",
-        spec.vocab
-    );
+    assert!(spec.vocab >= VOCAB_MIN, "{} tokens, at least {VOCAB_MIN} needed", spec.vocab);
     let mut out = Writer::new();
     let heads = spec.heads;
     out.string("general.architecture", "llama")
@@ -238,11 +205,7 @@ pub fn llama_writer(spec: &Llama) -> Writer {
         let (name, format, bytes) = (tensor.name.clone(), tensor.format, tensor.bytes());
         let dims = [tensor.cols as u64, tensor.rows as u64];
         // A vector has one dim.
-        let dims = if tensor.rows == 1 {
-            &dims[..1]
-        } else {
-            &dims[..]
-        };
+        let dims = if tensor.rows == 1 { &dims[..1] } else { &dims[..] };
         out.tensor_from(&name, format, dims, bytes, move |out| tensor.write(out));
     }
     out

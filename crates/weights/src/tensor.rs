@@ -38,10 +38,7 @@ impl TensorInfo {
             (format.block_values() as u64, format.block_bytes() as u64);
         let cols = dims[0];
         if !cols.is_multiple_of(block_values) {
-            let reason = format!(
-                "expected a multiple of {block_values} for {}",
-                format.name()
-            );
+            let reason = format!("expected a multiple of {block_values} for {}", format.name());
             return Err(refused(reason));
         }
         let overflow = || refused("their bytes do not fit 64 bits".to_owned());

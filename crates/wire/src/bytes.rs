@@ -45,11 +45,7 @@ impl<'a> Take<'a> {
     pub(crate) fn fits(&self, field: &str, count: usize) -> Result<(), WireError> {
         if count > self.left() {
             let expected = format!("{count} more bytes");
-            return Err(WireError::Truncated(self.fault(
-                field,
-                expected,
-                self.left(),
-            )));
+            return Err(WireError::Truncated(self.fault(field, expected, self.left())));
         }
         Ok(())
     }
@@ -80,11 +76,7 @@ impl<'a> Take<'a> {
     pub(crate) fn zeros<const N: usize>(&mut self, field: &str) -> Result<(), WireError> {
         let found: [u8; N] = self.array(field)?;
         if found != [0; N] {
-            return Err(WireError::BadReserved(self.fault(
-                field,
-                0,
-                format!("{found:?}"),
-            )));
+            return Err(WireError::BadReserved(self.fault(field, 0, format!("{found:?}"))));
         }
         Ok(())
     }
@@ -161,11 +153,7 @@ pub(crate) fn take_prefix(take: &mut Take<'_>) -> Result<Tag, WireError> {
     }
     let version = take.u16("version")?;
     if version != limit::VERSION {
-        return Err(WireError::OtherVersion(take.fault(
-            "version",
-            limit::VERSION,
-            version,
-        )));
+        return Err(WireError::OtherVersion(take.fault("version", limit::VERSION, version)));
     }
     let tag = match take.u8("message")? {
         1 => Tag::Describe,
@@ -174,9 +162,7 @@ pub(crate) fn take_prefix(take: &mut Take<'_>) -> Result<Tag, WireError> {
         4 => Tag::Agree,
         5 => Tag::Fields,
         other => {
-            return Err(WireError::OtherMessage(
-                take.fault("message", "1..5", other),
-            ));
+            return Err(WireError::OtherMessage(take.fault("message", "1..5", other)));
         }
     };
     take.zeros::<1>("reserved")?;
@@ -213,11 +199,7 @@ pub(crate) fn check_rank(field: &str, rank: u32, world: u32) -> Result<(), WireE
         return Err(WireError::BadRank(Fault::new(field, expected, world)));
     }
     if rank >= world {
-        return Err(WireError::BadRank(Fault::new(
-            field,
-            format!("a rank below {world}"),
-            rank,
-        )));
+        return Err(WireError::BadRank(Fault::new(field, format!("a rank below {world}"), rank)));
     }
     Ok(())
 }

@@ -113,11 +113,7 @@ impl Agree {
             let expected = format!("1..{DEPTH_MAX}");
             return Err(WireError::BadValue(take.fault("depth", expected, depth)));
         }
-        Ok(Self {
-            shapes,
-            depth,
-            settings: Fields::take_from(take)?,
-        })
+        Ok(Self { shapes, depth, settings: Fields::take_from(take)? })
     }
 }
 

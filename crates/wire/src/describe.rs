@@ -146,14 +146,9 @@ impl Describe {
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         let mut out = Vec::with_capacity(256 + 32 * self.layers.len());
         put_prefix(&mut out, Tag::Describe);
-        for value in [
-            self.rank.0,
-            self.world,
-            self.arith,
-            self.range.start,
-            self.range.end,
-            self.hidden,
-        ] {
+        for value in
+            [self.rank.0, self.world, self.arith, self.range.start, self.range.end, self.hidden]
+        {
             out.extend(value.to_le_bytes());
         }
         let kv = match self.kv {
@@ -164,12 +159,7 @@ impl Describe {
         out.extend([self.planes, self.row_dtype as u8, kv, ends]);
         self.shapes.put_into(&mut out);
         let taps = u32::try_from(self.taps.len()).unwrap_or(u32::MAX);
-        for value in [
-            self.states,
-            self.drafter_width,
-            taps,
-            self.layer_us.unwrap_or(0),
-        ] {
+        for value in [self.states, self.drafter_width, taps, self.layer_us.unwrap_or(0)] {
             out.extend(value.to_le_bytes());
         }
         for (field, text) in [
@@ -198,11 +188,7 @@ impl Describe {
         let mut take = Take::new("describe", payload);
         match take_prefix(&mut take)? {
             Tag::Describe => Self::take_from(take),
-            other => Err(WireError::OtherMessage(take.fault(
-                "message",
-                "describe",
-                other.name(),
-            ))),
+            other => Err(WireError::OtherMessage(take.fault("message", "describe", other.name()))),
         }
     }
 
@@ -214,11 +200,7 @@ impl Describe {
         take.at_most("end", u64::from(LAYERS_MAX), u64::from(range.end))?;
         if range.is_empty() {
             let found = format!("{}:{}", range.start, range.end);
-            return Err(WireError::BadValue(take.fault(
-                "range",
-                "at least one layer",
-                found,
-            )));
+            return Err(WireError::BadValue(take.fault("range", "at least one layer", found)));
         }
         let hidden = take.u32("hidden")?;
         let planes = take.u8("planes")?;
@@ -242,10 +224,7 @@ impl Describe {
         let device = take.text("device", NAME_BYTES_MAX)?.to_owned();
         let taps = take_taps(&mut take, tap_count, &range)?;
         take.fits("layers", 32 * range.len())?;
-        let layers = range
-            .clone()
-            .map(|_| take.array("layers"))
-            .collect::<Result<_, _>>()?;
+        let layers = range.clone().map(|_| take.array("layers")).collect::<Result<_, _>>()?;
         let ends = if has_ends {
             let (embedding, head) = (take.array("embedding")?, take.array("head")?);
             Some(Ends { embedding, head })
@@ -292,9 +271,7 @@ fn take_dtypes(take: &mut Take<'_>) -> Result<(RowDtype, KvDtype), WireError> {
 fn take_taps(take: &mut Take<'_>, count: u32, range: &Range<u32>) -> Result<Vec<u32>, WireError> {
     take.at_most("taps", TAPS_MAX as u64, u64::from(count))?;
     take.fits("taps", 4 * count as usize)?;
-    let taps: Vec<u32> = (0..count)
-        .map(|_| take.u32("taps"))
-        .collect::<Result<_, _>>()?;
+    let taps: Vec<u32> = (0..count).map(|_| take.u32("taps")).collect::<Result<_, _>>()?;
     let ascending = taps.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || taps.iter().any(|tap| !range.contains(tap)) {
         let expected = format!("ascending layers inside {}:{}", range.start, range.end);

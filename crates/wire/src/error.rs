@@ -38,11 +38,7 @@ impl fmt::Display for Fault {
         if let Some(rank) = self.rank {
             write!(f, "rank {rank}: ")?;
         }
-        write!(
-            f,
-            "{}: expected {}, found {}",
-            self.field, self.expected, self.found
-        )
+        write!(f, "{}: expected {}, found {}", self.field, self.expected, self.found)
     }
 }
 

@@ -51,11 +51,7 @@ impl Fields {
     ) -> Result<(), WireError> {
         let (name, value) = (name.into(), value.to_string());
         if name.is_empty() {
-            return Err(WireError::BadValue(Fault::new(
-                "fields.name",
-                "a name",
-                "none",
-            )));
+            return Err(WireError::BadValue(Fault::new("fields.name", "a name", "none")));
         }
         let bytes = self.bytes + 4 + name.len() + value.len();
         let sizes = [
@@ -71,11 +67,7 @@ impl Fields {
             }
         }
         if self.fields.contains_key(&name) {
-            return Err(WireError::BadOrder(Fault::new(
-                "fields.name",
-                "a new name",
-                name,
-            )));
+            return Err(WireError::BadOrder(Fault::new("fields.name", "a new name", name)));
         }
         self.bytes = bytes;
         self.fields.insert(name, value);
@@ -89,9 +81,7 @@ impl Fields {
 
     /// Names and values, by ascending name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.fields
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
+        self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Number of fields.
@@ -108,11 +98,7 @@ impl Fields {
     pub fn digest(&self) -> [u8; 32] {
         let mut encoded = Vec::with_capacity(4 + self.bytes);
         self.put_into(&mut encoded);
-        Sha256::new()
-            .chain_update(LABEL)
-            .chain_update(encoded)
-            .finalize()
-            .into()
+        Sha256::new().chain_update(LABEL).chain_update(encoded).finalize().into()
     }
 
     /// The first field, by name, in which the lists differ.
@@ -208,10 +194,7 @@ mod tests {
     fn the_digest_is_the_documented_one() {
         // printf 'baton fingerprint 1\n\1\0\0\0\2\0kv\3\0f16' | sha256sum
         let digest = hex(&fields(&[("kv", "f16")]).digest());
-        assert_eq!(
-            digest,
-            "d05497bb5e29e05b1d2be57df97f32361e1ae16e2f0743ab59e5d02f29395e26"
-        );
+        assert_eq!(digest, "d05497bb5e29e05b1d2be57df97f32361e1ae16e2f0743ab59e5d02f29395e26");
     }
 
     #[test]
@@ -231,23 +214,11 @@ mod tests {
     fn the_first_difference_names_the_field_and_both_values() {
         let ours = fields(&[("arith", "1"), ("kv", "f16"), ("layout", "0:30")]);
         let theirs = fields(&[("arith", "1"), ("kv", "f32"), ("layout", "0:15,15:30")]);
-        let error = ours
-            .first_difference(&theirs)
-            .unwrap()
-            .error(arith::base::Rank(2));
-        assert_eq!(
-            error.to_string(),
-            "OtherFingerprint: rank 2: kv: expected f16, found f32"
-        );
+        let error = ours.first_difference(&theirs).unwrap().error(arith::base::Rank(2));
+        assert_eq!(error.to_string(), "OtherFingerprint: rank 2: kv: expected f16, found f32");
         let fewer = fields(&[("arith", "1"), ("layout", "0:30")]);
-        let error = ours
-            .first_difference(&fewer)
-            .unwrap()
-            .error(arith::base::Rank(2));
-        assert_eq!(
-            error.to_string(),
-            "OtherFingerprint: rank 2: kv: expected f16, found nothing"
-        );
+        let error = ours.first_difference(&fewer).unwrap().error(arith::base::Rank(2));
+        assert_eq!(error.to_string(), "OtherFingerprint: rank 2: kv: expected f16, found nothing");
         let back = fewer.first_difference(&ours).unwrap();
         assert_eq!((back.ours, back.theirs.as_deref()), (None, Some("f16")));
     }

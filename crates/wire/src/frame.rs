@@ -97,17 +97,11 @@ impl Header {
         let magic = take.u32("magic")?;
         if magic != MAGIC {
             let found = format!("{magic:#010x}");
-            return Err(WireError::BadMagic(take.fault(
-                "magic",
-                format!("{MAGIC:#010x}"),
-                found,
-            )));
+            return Err(WireError::BadMagic(take.fault("magic", format!("{MAGIC:#010x}"), found)));
         }
         let version = take.u16("version")?;
         if version != VERSION {
-            return Err(WireError::OtherVersion(
-                take.fault("version", VERSION, version),
-            ));
+            return Err(WireError::OtherVersion(take.fault("version", VERSION, version)));
         }
         let kind = match take.u16("kind")? {
             1 => Kind::Control,
@@ -124,20 +118,10 @@ impl Header {
         let most = if kind == Kind::Rows { MORE } else { 0 };
         if flags > most {
             let expected = format!("at most {most}");
-            return Err(WireError::BadFlags(take.fault(
-                "flags",
-                expected,
-                format!("{flags:#x}"),
-            )));
+            return Err(WireError::BadFlags(take.fault("flags", expected, format!("{flags:#x}"))));
         }
         let payload_bytes = take.u64("payload_bytes")?;
-        let header = Self {
-            kind,
-            round,
-            rows,
-            more: flags == MORE,
-            payload_bytes,
-        };
+        let header = Self { kind, round, rows, more: flags == MORE, payload_bytes };
         header.check()?;
         Ok(header)
     }
@@ -155,32 +139,16 @@ impl Header {
             return Err(WireError::TooLarge(fault));
         }
         if self.kind.numbered() != (self.round != Round(0)) {
-            let expected = if self.kind.numbered() {
-                "1 or more"
-            } else {
-                "0"
-            };
-            return Err(WireError::OutOfTurn(Fault::new(
-                "frame.round",
-                expected,
-                self.round,
-            )));
+            let expected = if self.kind.numbered() { "1 or more" } else { "0" };
+            return Err(WireError::OutOfTurn(Fault::new("frame.round", expected, self.round)));
         }
         let is_rows = self.kind == Kind::Rows;
         if is_rows != (self.rows != 0) {
             let expected = if is_rows { "1 or more" } else { "0" };
-            return Err(WireError::OtherRows(Fault::new(
-                "frame.rows",
-                expected,
-                self.rows,
-            )));
+            return Err(WireError::OtherRows(Fault::new("frame.rows", expected, self.rows)));
         }
         if is_rows && self.payload_bytes == 0 {
-            return Err(WireError::OtherRows(Fault::new(
-                "frame.payload_bytes",
-                "1 or more",
-                0,
-            )));
+            return Err(WireError::OtherRows(Fault::new("frame.payload_bytes", "1 or more", 0)));
         }
         Ok(())
     }
@@ -202,62 +170,32 @@ pub struct Frame {
 impl Frame {
     /// A control message's frame ([`crate::control::Message::encode`]).
     pub fn control(payload: Vec<u8>) -> Self {
-        Self {
-            kind: Kind::Control,
-            round: Round(0),
-            rows: 0,
-            payload,
-        }
+        Self { kind: Kind::Control, round: Round(0), rows: 0, payload }
     }
 
     /// A plan's frame ([`crate::plan::Plan::encode`]).
     pub fn plan(round: Round, payload: Vec<u8>) -> Self {
-        Self {
-            kind: Kind::Plan,
-            round,
-            rows: 0,
-            payload,
-        }
+        Self { kind: Kind::Plan, round, rows: 0, payload }
     }
 
     /// A rows frame ([`crate::rows::encode`]); a hop of 0 rows sends none.
     pub fn rows(round: Round, rows: u32, payload: Vec<u8>) -> Self {
-        Self {
-            kind: Kind::Rows,
-            round,
-            rows,
-            payload,
-        }
+        Self { kind: Kind::Rows, round, rows, payload }
     }
 
     /// A stop's frame.
     pub fn stop(stop: &Stop) -> Self {
-        Self {
-            kind: Kind::Stop,
-            round: Round(0),
-            rows: 0,
-            payload: stop.encode(),
-        }
+        Self { kind: Kind::Stop, round: Round(0), rows: 0, payload: stop.encode() }
     }
 
     /// A beat's frame.
     pub fn beat(beat: &Beat) -> Self {
-        Self {
-            kind: Kind::Beat,
-            round: Round(0),
-            rows: 0,
-            payload: beat.encode().into(),
-        }
+        Self { kind: Kind::Beat, round: Round(0), rows: 0, payload: beat.encode().into() }
     }
 
     /// A cancel's frame.
     pub fn cancel(cancel: &Cancel) -> Self {
-        Self {
-            kind: Kind::Cancel,
-            round: Round(0),
-            rows: 0,
-            payload: cancel.encode().into(),
-        }
+        Self { kind: Kind::Cancel, round: Round(0), rows: 0, payload: cancel.encode().into() }
     }
 }
 
@@ -291,11 +229,7 @@ impl Writer {
     /// # Errors
     /// Those that the reader at the other end would raise ([`Header::check`]).
     pub fn new(frame: Frame) -> Result<Self, WireError> {
-        let writer = Self {
-            frame,
-            at: 0,
-            done: false,
-        };
+        let writer = Self { frame, at: 0, done: false };
         writer.header().check()?;
         Ok(writer)
     }
@@ -309,10 +243,7 @@ impl Writer {
         let start = self.at;
         self.at += header.payload_bytes as usize;
         self.done = !header.more;
-        Some(Part {
-            header: header.encode(),
-            payload: &self.frame.payload[start..self.at],
-        })
+        Some(Part { header: header.encode(), payload: &self.frame.payload[start..self.at] })
     }
 
     /// What is being written.
@@ -333,11 +264,7 @@ impl Writer {
     fn header(&self) -> Header {
         let left = self.frame.payload.len() - self.at;
         let is_rows = self.frame.kind == Kind::Rows;
-        let bytes = if is_rows {
-            left.min(PART_BYTES_MAX)
-        } else {
-            left
-        };
+        let bytes = if is_rows { left.min(PART_BYTES_MAX) } else { left };
         Header {
             kind: self.frame.kind,
             round: self.frame.round,

@@ -98,11 +98,7 @@ impl Refusal {
         expected: impl std::fmt::Display,
         found: impl std::fmt::Display,
     ) -> Self {
-        Self {
-            code,
-            expected: expected.to_string(),
-            found: found.to_string(),
-        }
+        Self { code, expected: expected.to_string(), found: found.to_string() }
     }
 
     /// The refusal as an error about the refused `rank`.
@@ -152,11 +148,7 @@ impl Hello {
         }
         if self.epoch != Epoch(0) && peer.epoch != self.epoch {
             let (ours, theirs) = (self.epoch.0, peer.epoch.0);
-            return code(
-                RefusalCode::OtherEpoch,
-                format!("{ours:016x}"),
-                format!("{theirs:016x}"),
-            );
+            return code(RefusalCode::OtherEpoch, format!("{ours:016x}"), format!("{theirs:016x}"));
         }
         None
     }
@@ -166,11 +158,7 @@ impl Hello {
     /// # Errors
     /// `BadRank`.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
-        Answer {
-            hello: *self,
-            refusal: None,
-        }
-        .encode()
+        Answer { hello: *self, refusal: None }.encode()
     }
 
     /// Reads message 1's payload.
@@ -183,11 +171,7 @@ impl Hello {
             None => Ok(answer.hello),
             Some(refusal) => {
                 let found = format!("{:?}", refusal.code);
-                Err(WireError::BadValue(Fault::new(
-                    "hello.refusal",
-                    "none",
-                    found,
-                )))
+                Err(WireError::BadValue(Fault::new("hello.refusal", "none", found)))
             }
         }
     }
@@ -235,11 +219,7 @@ impl Answer {
             1 => Encryption::On,
             2 => Encryption::Off,
             other => {
-                return Err(WireError::BadValue(take.fault(
-                    "encryption",
-                    "1 or 2",
-                    other,
-                )));
+                return Err(WireError::BadValue(take.fault("encryption", "1 or 2", other)));
             }
         };
         let code = match take.u8("refusal")? {
@@ -253,11 +233,7 @@ impl Answer {
         };
         take.zeros::<1>("reserved")?;
         let lengths = [take.u16("expected")?, take.u16("found")?];
-        let max = if code.is_some() {
-            REFUSAL_TEXT_BYTES_MAX
-        } else {
-            0
-        };
+        let max = if code.is_some() { REFUSAL_TEXT_BYTES_MAX } else { 0 };
         for length in lengths {
             take.at_most("text", max as u64, u64::from(length))?;
         }
@@ -270,14 +246,7 @@ impl Answer {
         }
         take.end()?;
         let refusal = code.map(|code| Refusal::new(code, texts[0], texts[1]));
-        let hello = Hello {
-            rank: Rank(rank),
-            world,
-            role,
-            epoch,
-            fingerprint,
-            encryption,
-        };
+        let hello = Hello { rank: Rank(rank), world, role, epoch, fingerprint, encryption };
         Ok(Self { hello, refusal })
     }
 }
@@ -316,10 +285,7 @@ mod tests {
 
     /// The error, after the refusal has travelled: the acceptor logs what the connector reads.
     fn refused(own: Hello, peer: Hello) -> String {
-        let answer = Answer {
-            hello: own,
-            refusal: own.refuse(&peer),
-        };
+        let answer = Answer { hello: own, refusal: own.refuse(&peer) };
         let heard = Answer::decode(&answer.encode().unwrap()).unwrap();
         assert_eq!(heard, answer);
         heard.refusal.unwrap().error(peer.rank).to_string()
@@ -342,62 +308,20 @@ mod tests {
         let world = "OtherWorld: rank 1: hello.world: expected 3, found 4";
         assert_eq!(refused(own, Hello { world: 4, ..peer }), world);
         let rank = "NotNeighbour: rank 0: hello.rank: expected Connector 1, found Connector 0";
-        assert_eq!(
-            refused(
-                own,
-                Hello {
-                    rank: Rank(0),
-                    ..peer
-                }
-            ),
-            rank
-        );
+        assert_eq!(refused(own, Hello { rank: Rank(0), ..peer }), rank);
         let role = "NotNeighbour: rank 1: hello.rank: expected Connector 1, found Acceptor 1";
-        assert_eq!(
-            refused(
-                own,
-                Hello {
-                    role: Role::Acceptor,
-                    ..peer
-                }
-            ),
-            role
-        );
+        assert_eq!(refused(own, Hello { role: Role::Acceptor, ..peer }), role);
         let clear = "OtherEncryption: rank 1: hello.encryption: expected on, found off";
-        assert_eq!(
-            refused(
-                own,
-                Hello {
-                    encryption: Encryption::Off,
-                    ..peer
-                }
-            ),
-            clear
-        );
-        let other = refused(
-            own,
-            Hello {
-                fingerprint: [8; 32],
-                ..peer
-            },
-        );
+        assert_eq!(refused(own, Hello { encryption: Encryption::Off, ..peer }), clear);
+        let other = refused(own, Hello { fingerprint: [8; 32], ..peer });
         assert!(other.starts_with("OtherFingerprint: rank 1: hello.fingerprint: expected 0707"));
-        let epoch = refused(
-            own,
-            Hello {
-                epoch: Epoch(4),
-                ..peer
-            },
-        );
+        let epoch = refused(own, Hello { epoch: Epoch(4), ..peer });
         assert!(epoch.starts_with("OtherEpoch: rank 1: hello.epoch: expected 0000000000000005"));
     }
 
     #[test]
     fn an_acceptor_without_an_epoch_takes_any() {
-        let own = Hello {
-            epoch: Epoch(0),
-            ..hello(2, Role::Acceptor)
-        };
+        let own = Hello { epoch: Epoch(0), ..hello(2, Role::Acceptor) };
         assert_eq!(own.refuse(&hello(1, Role::Connector)), None);
     }
 }

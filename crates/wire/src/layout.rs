@@ -23,11 +23,7 @@ impl Layout {
     pub fn new(ranges: Vec<Range<u32>>) -> Result<Self, WireError> {
         if ranges.is_empty() || ranges.len() > WORLD_MAX as usize {
             let expected = format!("1..{WORLD_MAX} ranges");
-            return Err(WireError::BadRank(Fault::new(
-                "layout",
-                expected,
-                ranges.len(),
-            )));
+            return Err(WireError::BadRank(Fault::new("layout", expected, ranges.len())));
         }
         for (rank, range) in (0..).map(Rank).zip(&ranges) {
             if range.is_empty() {
@@ -45,10 +41,7 @@ impl Layout {
     /// `BadLayout` for other text, and those of [`Layout::new`].
     pub fn parse(text: &str) -> Result<Self, WireError> {
         // One more than allowed is enough for `new` to refuse.
-        let pairs = text
-            .split(',')
-            .take(WORLD_MAX as usize + 1)
-            .zip((0..).map(Rank));
+        let pairs = text.split(',').take(WORLD_MAX as usize + 1).zip((0..).map(Rank));
         let ranges = pairs.map(|(pair, rank)| {
             let range = pair.split_once(':').and_then(|(first, end)| {
                 Some(first.trim().parse().ok()?..end.trim().parse().ok()?)
@@ -69,11 +62,7 @@ impl Layout {
     pub fn even(layers: u32, world: u32) -> Result<Self, WireError> {
         if world > layers {
             let expected = format!("at most {layers} ranks");
-            return Err(WireError::BadLayout(Fault::new(
-                "layout.world",
-                expected,
-                world,
-            )));
+            return Err(WireError::BadLayout(Fault::new("layout.world", expected, world)));
         }
         let bound = |rank: u32| (u64::from(layers) * u64::from(rank) / u64::from(world)) as u32;
         let ranks = 0..world.min(WORLD_MAX + 1);
@@ -102,11 +91,7 @@ impl Layout {
     pub fn check(&self, layers: u32) -> Result<(), WireError> {
         if layers > LAYERS_MAX {
             let expected = format!("at most {LAYERS_MAX}");
-            return Err(WireError::TooLarge(Fault::new(
-                "layout.layers",
-                expected,
-                layers,
-            )));
+            return Err(WireError::TooLarge(Fault::new("layout.layers", expected, layers)));
         }
         let mut next = 0;
         for (rank, range) in (0..).map(Rank).zip(&self.ranges) {
@@ -149,10 +134,7 @@ mod tests {
 
     fn refused(text: &str, layers: u32) -> String {
         let layout = Layout::parse(text);
-        layout
-            .and_then(|layout| layout.check(layers))
-            .unwrap_err()
-            .to_string()
+        layout.and_then(|layout| layout.check(layers)).unwrap_err().to_string()
     }
 
     #[test]
@@ -178,27 +160,12 @@ mod tests {
 
     #[test]
     fn text_that_is_no_layout_is_refused() {
-        for text in [
-            "",
-            "0",
-            "0-10",
-            "0:a",
-            "0:-1",
-            "5:5",
-            "6:5",
-            "0:4294967296",
-            "0:1,,1:2",
-        ] {
+        for text in ["", "0", "0-10", "0:a", "0:-1", "5:5", "6:5", "0:4294967296", "0:1,,1:2"] {
             assert!(refused(text, 10).starts_with("BadLayout: rank "), "{text}");
         }
-        let many = (0..65)
-            .map(|rank| format!("{rank}:{}", rank + 1))
-            .collect::<Vec<_>>();
+        let many = (0..65).map(|rank| format!("{rank}:{}", rank + 1)).collect::<Vec<_>>();
         assert!(refused(&many.join(","), 65).starts_with("BadRank"));
-        assert_eq!(
-            Layout::parse(&many[..64].join(",")).unwrap().check(64),
-            Ok(())
-        );
+        assert_eq!(Layout::parse(&many[..64].join(",")).unwrap().check(64), Ok(()));
     }
 
     #[test]

@@ -39,18 +39,10 @@ impl Plan {
         for keep in &self.keeps {
             keep.put_into(&mut out);
         }
-        for parents in self
-            .entries
-            .iter()
-            .filter_map(|entry| entry.parents.as_ref())
-        {
+        for parents in self.entries.iter().filter_map(|entry| entry.parents.as_ref()) {
             out.extend(parents.iter().flat_map(|parent| parent.to_le_bytes()));
         }
-        for tokens in self
-            .entries
-            .iter()
-            .filter_map(|entry| entry.tokens.as_ref())
-        {
+        for tokens in self.entries.iter().filter_map(|entry| entry.tokens.as_ref()) {
             out.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
         }
         Ok(out)
@@ -88,27 +80,15 @@ impl Plan {
         for _ in 0..streams {
             entries.push(Entry::take_from(&mut take)?);
         }
-        let total: u64 = entries
-            .iter()
-            .map(|entry: &Entry| u64::from(entry.rows))
-            .sum();
+        let total: u64 = entries.iter().map(|entry: &Entry| u64::from(entry.rows)).sum();
         if u64::from(rows) != total {
             return Err(WireError::OtherRows(take.fault("rows", total, rows)));
         }
-        let cuts = (0..cuts)
-            .map(|_| take.u32("cuts"))
-            .collect::<Result<_, _>>()?;
-        let keeps = (0..keeps)
-            .map(|_| Keep::take_from(&mut take))
-            .collect::<Result<_, _>>()?;
+        let cuts = (0..cuts).map(|_| take.u32("cuts")).collect::<Result<_, _>>()?;
+        let keeps = (0..keeps).map(|_| Keep::take_from(&mut take)).collect::<Result<_, _>>()?;
         take_windows(&mut take, &mut entries)?;
         take.end()?;
-        let plan = Self {
-            mode,
-            entries,
-            cuts,
-            keeps,
-        };
+        let plan = Self { mode, entries, cuts, keeps };
         plan.check()?;
         Ok(plan)
     }
@@ -117,11 +97,7 @@ impl Plan {
     /// that it could not do.
     pub fn echoes(&self, sent: &Self) -> bool {
         let keep = |(ours, theirs): (&Keep, &Keep)| {
-            Keep {
-                held: theirs.held,
-                ..*ours
-            } == *theirs
-                && (theirs.held || !ours.held)
+            Keep { held: theirs.held, ..*ours } == *theirs && (theirs.held || !ours.held)
         };
         self.mode == sent.mode
             && self.entries == sent.entries
@@ -139,9 +115,7 @@ impl Plan {
         for pair in self.entries.windows(2) {
             if pair[0].id >= pair[1].id {
                 let expected = format!("an id above {}", pair[0].id);
-                return Err(WireError::BadOrder(Fault::new(
-                    "plan.id", expected, pair[1].id,
-                )));
+                return Err(WireError::BadOrder(Fault::new("plan.id", expected, pair[1].id)));
             }
         }
         let restores = self.restores();
@@ -149,22 +123,14 @@ impl Plan {
             entry.check()?;
             if entry.op == Op::Resume && !restores.contains(&(entry.id, entry.first)) {
                 let expected = format!("a restore of stream {} at {}", entry.id, entry.first);
-                return Err(WireError::NoSuchKeep(Fault::new(
-                    "plan.keeps",
-                    expected,
-                    "none",
-                )));
+                return Err(WireError::NoSuchKeep(Fault::new("plan.keeps", expected, "none")));
             }
         }
         let rows: u64 = self.entries.iter().map(|entry| u64::from(entry.rows)).sum();
         let bounds = [
             ("plan.rows", rows, u64::from(ROUND_ROWS_MAX)),
             ("plan.keeps", self.keeps.len() as u64, KEEPS_MAX as u64),
-            (
-                "plan.payload",
-                self.encoded_bytes() as u64,
-                PLAN_BYTES_MAX as u64,
-            ),
+            ("plan.payload", self.encoded_bytes() as u64, PLAN_BYTES_MAX as u64),
         ];
         for (field, found, max) in bounds {
             if found > max {
@@ -213,18 +179,14 @@ fn take_windows(take: &mut Take<'_>, entries: &mut [Entry]) -> Result<(), WireEr
             continue;
         };
         take.fits("parents", rows.saturating_mul(2))?;
-        *parents = (0..rows)
-            .map(|_| take.u16("parents"))
-            .collect::<Result<_, _>>()?;
+        *parents = (0..rows).map(|_| take.u16("parents")).collect::<Result<_, _>>()?;
     }
     for entry in entries.iter_mut() {
         let (rows, Some(tokens)) = (entry.rows as usize, &mut entry.tokens) else {
             continue;
         };
         take.fits("tokens", rows.saturating_mul(4))?;
-        *tokens = (0..rows)
-            .map(|_| take.u32("tokens"))
-            .collect::<Result<_, _>>()?;
+        *tokens = (0..rows).map(|_| take.u32("tokens")).collect::<Result<_, _>>()?;
     }
     Ok(())
 }
@@ -235,13 +197,7 @@ impl Entry {
             | if self.tokens.is_some() { TOKENS } else { 0 };
         out.extend(self.id.0.to_le_bytes());
         out.extend([self.op as u8, flags, self.want as u8, 0]);
-        for value in [
-            self.first,
-            self.rows,
-            self.accepted,
-            self.resume,
-            self.generation.0,
-        ] {
+        for value in [self.first, self.rows, self.accepted, self.resume, self.generation.0] {
             out.extend(value.to_le_bytes());
         }
     }
@@ -366,13 +322,7 @@ impl Keep {
             other => return Err(WireError::BadKeep(take.fault("status", "0 or 1", other))),
         };
         take.zeros::<6>("reserved")?;
-        Ok(Self {
-            key,
-            stream,
-            position,
-            op,
-            held,
-        })
+        Ok(Self { key, stream, position, op, held })
     }
 }
 
@@ -383,43 +333,13 @@ mod tests {
     #[test]
     fn an_echo_may_say_that_a_keep_failed_and_nothing_else() {
         let (key, stream) = (1, StreamId(2));
-        let keep = Keep {
-            key,
-            stream,
-            position: 3,
-            op: KeepOp::Save,
-            held: true,
-        };
-        let with = |keep| Plan {
-            keeps: vec![keep],
-            ..Plan::default()
-        };
-        let (sent, failed) = (
-            with(keep),
-            with(Keep {
-                held: false,
-                ..keep
-            }),
-        );
+        let keep = Keep { key, stream, position: 3, op: KeepOp::Save, held: true };
+        let with = |keep| Plan { keeps: vec![keep], ..Plan::default() };
+        let (sent, failed) = (with(keep), with(Keep { held: false, ..keep }));
         assert!(sent.echoes(&sent) && failed.echoes(&sent));
-        assert!(
-            !sent.echoes(&failed),
-            "no rank makes good what an earlier one could not do"
-        );
-        assert!(
-            !with(Keep {
-                position: 4,
-                ..keep
-            })
-            .echoes(&sent)
-        );
-        assert!(
-            !Plan {
-                mode: Mode::Prompt,
-                ..sent.clone()
-            }
-            .echoes(&sent)
-        );
+        assert!(!sent.echoes(&failed), "no rank makes good what an earlier one could not do");
+        assert!(!with(Keep { position: 4, ..keep }).echoes(&sent));
+        assert!(!Plan { mode: Mode::Prompt, ..sent.clone() }.echoes(&sent));
         assert!(!Plan::default().echoes(&sent));
     }
 }

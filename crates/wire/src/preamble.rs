@@ -51,20 +51,12 @@ pub fn check(ours: Cipher, theirs: &[u8; PREAMBLE_BYTES]) -> Result<(), WireErro
     let [b, a, t, n, low, high, cipher, reserved] = *theirs;
     if [b, a, t, n] != MAGIC {
         let found = format!("{:02x?}", [b, a, t, n]);
-        return Err(WireError::BadMagic(Fault::new(
-            "preamble.magic",
-            "BATN",
-            found,
-        )));
+        return Err(WireError::BadMagic(Fault::new("preamble.magic", "BATN", found)));
     }
     // The version comes first: another version may mean other things by the bytes after it.
     let version = u16::from_le_bytes([low, high]);
     if version != VERSION {
-        return Err(WireError::OtherVersion(Fault::new(
-            "preamble.version",
-            VERSION,
-            version,
-        )));
+        return Err(WireError::OtherVersion(Fault::new("preamble.version", VERSION, version)));
     }
     if cipher != ours as u8 {
         let found = match cipher {
@@ -72,18 +64,10 @@ pub fn check(ours: Cipher, theirs: &[u8; PREAMBLE_BYTES]) -> Result<(), WireErro
             2 => Cipher::AesGcm.name().into(),
             other => format!("cipher {other}"),
         };
-        return Err(WireError::OtherCipher(Fault::new(
-            "preamble.cipher",
-            ours.name(),
-            found,
-        )));
+        return Err(WireError::OtherCipher(Fault::new("preamble.cipher", ours.name(), found)));
     }
     if reserved != 0 {
-        return Err(WireError::BadReserved(Fault::new(
-            "preamble.reserved",
-            0,
-            reserved,
-        )));
+        return Err(WireError::BadReserved(Fault::new("preamble.reserved", 0, reserved)));
     }
     Ok(())
 }

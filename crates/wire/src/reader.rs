@@ -76,11 +76,7 @@ impl Reader {
         } else {
             "another part".into()
         };
-        Err(WireError::Truncated(Fault::new(
-            "frame",
-            missing,
-            "the link's end",
-        )))
+        Err(WireError::Truncated(Fault::new("frame", missing, "the link's end")))
     }
 
     fn take(&mut self, mut bytes: &[u8], frames: &mut Vec<Frame>) -> Result<(), WireError> {
@@ -125,20 +121,12 @@ impl Reader {
             if (frame.round, frame.rows) != (header.round, header.rows) {
                 let expected = format!("round {} of {} rows", frame.round, frame.rows);
                 let found = format!("round {} of {} rows", header.round, header.rows);
-                return Err(WireError::OutOfTurn(Fault::new(
-                    "frame.round",
-                    expected,
-                    found,
-                )));
+                return Err(WireError::OutOfTurn(Fault::new("frame.round", expected, found)));
             }
             let total = frame.payload.len() + bytes;
             if total > self.rows_bytes_max {
                 let expected = format!("at most {}", self.rows_bytes_max);
-                return Err(WireError::TooLarge(Fault::new(
-                    "frame.rows_bytes",
-                    expected,
-                    total,
-                )));
+                return Err(WireError::TooLarge(Fault::new("frame.rows_bytes", expected, total)));
             }
             if frame.payload.capacity() < total {
                 // Doubling, but never past the receiver's buffer.
@@ -150,11 +138,7 @@ impl Reader {
             if let Some(rows) = self.rows.as_ref().filter(|_| !header.kind.overtakes()) {
                 let expected = format!("the next part of round {}", rows.round);
                 let found = format!("{:?}", header.kind);
-                return Err(WireError::OutOfTurn(Fault::new(
-                    "frame.kind",
-                    expected,
-                    found,
-                )));
+                return Err(WireError::OutOfTurn(Fault::new("frame.kind", expected, found)));
             }
             self.payload = Vec::with_capacity(bytes);
         }
@@ -165,12 +149,7 @@ impl Reader {
 
     fn buffer(&mut self) -> &mut Vec<u8> {
         match (&self.current, &mut self.rows) {
-            (
-                Some(Header {
-                    kind: Kind::Rows, ..
-                }),
-                Some(frame),
-            ) => &mut frame.payload,
+            (Some(Header { kind: Kind::Rows, .. }), Some(frame)) => &mut frame.payload,
             _ => &mut self.payload,
         }
     }
@@ -182,15 +161,8 @@ impl Reader {
         };
         if header.kind != Kind::Rows {
             let payload = std::mem::take(&mut self.payload);
-            let Header {
-                kind, round, rows, ..
-            } = header;
-            return Ok(Some(Frame {
-                kind,
-                round,
-                rows,
-                payload,
-            }));
+            let Header { kind, round, rows, .. } = header;
+            return Ok(Some(Frame { kind, round, rows, payload }));
         }
         if header.more {
             return Ok(None);
@@ -201,11 +173,7 @@ impl Reader {
         {
             let expected = format!("{} equal rows", frame.rows);
             let found = format!("{} bytes", frame.payload.len());
-            return Err(WireError::OtherRows(Fault::new(
-                "frame.rows",
-                expected,
-                found,
-            )));
+            return Err(WireError::OtherRows(Fault::new("frame.rows", expected, found)));
         }
         Ok(frame)
     }

@@ -107,22 +107,14 @@ impl Agree {
         settings: Fields,
     ) -> Result<Self, WireError> {
         let shapes = smallest_shapes(described)?.min(asked);
-        Ok(Self {
-            shapes,
-            depth,
-            settings,
-        })
+        Ok(Self { shapes, depth, settings })
     }
 }
 
 fn check_kind(one: &Describe, expected: &Expected<'_>) -> Result<(), WireError> {
     let world = expected.layout.world();
     if one.world != world {
-        return Err(WireError::OtherWorld(Fault::new(
-            "describe.world",
-            world,
-            one.world,
-        )));
+        return Err(WireError::OtherWorld(Fault::new("describe.world", world, one.world)));
     }
     if one.engine != expected.engine {
         let fault = Fault::new("describe.engine", expected.engine, &one.engine);
@@ -142,11 +134,7 @@ fn check_kind(one: &Describe, expected: &Expected<'_>) -> Result<(), WireError> 
     }
     if one.row_dtype != expected.row_dtype {
         let (ours, theirs) = (expected.row_dtype.name(), one.row_dtype.name());
-        return Err(WireError::OtherBoundary(Fault::new(
-            "describe.row_dtype",
-            ours,
-            theirs,
-        )));
+        return Err(WireError::OtherBoundary(Fault::new("describe.row_dtype", ours, theirs)));
     }
     if one.kv != expected.kv {
         let fault = Fault::new("describe.kv", expected.kv.name(), one.kv.name());
@@ -158,18 +146,11 @@ fn check_kind(one: &Describe, expected: &Expected<'_>) -> Result<(), WireError> 
 fn check_tensors(one: &Describe, expected: &Expected<'_>) -> Result<(), WireError> {
     let other = |field: String, ours: Option<&Digest>, theirs: Option<&Digest>| {
         let show = |digest: Option<&Digest>| digest.map_or("none".into(), |d| hex(&d[..8]));
-        Err(WireError::OtherTensor(Fault::new(
-            field,
-            show(ours),
-            show(theirs),
-        )))
+        Err(WireError::OtherTensor(Fault::new(field, show(ours), show(theirs))))
     };
     if !expected.layer_digests.is_empty() {
         for (at, layer) in one.range.clone().enumerate() {
-            let (ours, theirs) = (
-                expected.layer_digests.get(layer as usize),
-                one.layers.get(at),
-            );
+            let (ours, theirs) = (expected.layer_digests.get(layer as usize), one.layers.get(at));
             if ours != theirs {
                 return other(format!("describe.layer {layer}"), ours, theirs);
             }
@@ -195,20 +176,12 @@ fn check_tensors(one: &Describe, expected: &Expected<'_>) -> Result<(), WireErro
 fn check_capacity(one: &Describe, expected: &Expected<'_>) -> Result<(), WireError> {
     let pages = expected.context_min.div_ceil(TILE_KEYS as u32);
     if one.shapes.pages < pages {
-        let fault = Fault::new(
-            "describe.pages",
-            format!("{pages} or more"),
-            one.shapes.pages,
-        );
+        let fault = Fault::new("describe.pages", format!("{pages} or more"), one.shapes.pages);
         return Err(WireError::TooFewPages(fault));
     }
     if one.states < expected.streams_min {
         let least = format!("{} or more", expected.streams_min);
-        return Err(WireError::TooFewStates(Fault::new(
-            "describe.states",
-            least,
-            one.states,
-        )));
+        return Err(WireError::TooFewStates(Fault::new("describe.states", least, one.states)));
     }
     Ok(())
 }
@@ -220,10 +193,7 @@ mod tests {
     use super::*;
 
     const DIGESTS: [Digest; 6] = [[0; 32], [1; 32], [2; 32], [3; 32], [4; 32], [5; 32]];
-    const ENDS: Ends = Ends {
-        embedding: [8; 32],
-        head: [9; 32],
-    };
+    const ENDS: Ends = Ends { embedding: [8; 32], head: [9; 32] };
 
     fn describe(rank: u32) -> Describe {
         Describe {
@@ -342,21 +312,12 @@ mod tests {
         let missing = refused(|d| d.layers.truncate(1));
         assert!(missing.ends_with("found none"), "{missing}");
         let mut ring = ring();
-        ring[0].ends = Some(Ends {
-            head: [7; 32],
-            ..ENDS
-        });
+        ring[0].ends = Some(Ends { head: [7; 32], ..ENDS });
         let head = checked(&ring, |_| ());
-        assert!(
-            head.starts_with("OtherTensor: rank 0: describe.head: expected 0909"),
-            "{head}"
-        );
+        assert!(head.starts_with("OtherTensor: rank 0: describe.head: expected 0909"), "{head}");
         ring[0].ends = None;
         let none = checked(&ring, |_| ());
-        assert!(
-            none.starts_with("OtherTensor: rank 0: describe.embedding"),
-            "{none}"
-        );
+        assert!(none.starts_with("OtherTensor: rank 0: describe.embedding"), "{none}");
     }
 
     #[test]
@@ -377,10 +338,7 @@ mod tests {
         assert_eq!(checked(&swapped, |_| ()), named);
         let mut more = ring();
         more.push(more[2].clone());
-        assert_eq!(
-            checked(&more, |_| ()),
-            "OtherWorld: describe.world: expected 3, found 4"
-        );
+        assert_eq!(checked(&more, |_| ()), "OtherWorld: describe.world: expected 3, found 4");
     }
 
     #[test]
@@ -388,17 +346,9 @@ mod tests {
         let mut ring = ring();
         ring[1].shapes.pages = 9;
         ring[2].shapes.chunk_rows_max = 32;
-        let asked = Shapes {
-            streams_max: 4,
-            ..ring[0].shapes
-        };
+        let asked = Shapes { streams_max: 4, ..ring[0].shapes };
         let agree = Agree::of(&ring, asked, 2, Fields::new()).unwrap();
-        let least = Shapes {
-            pages: 9,
-            chunk_rows_max: 32,
-            streams_max: 4,
-            ..ring[0].shapes
-        };
+        let least = Shapes { pages: 9, chunk_rows_max: 32, streams_max: 4, ..ring[0].shapes };
         assert_eq!((agree.shapes, agree.depth), (least, 2));
     }
 }

@@ -32,17 +32,11 @@ pub fn decode_into(
     width: usize,
     out: &mut Vec<f32>,
 ) -> Result<(), WireError> {
-    let bytes = rows
-        .checked_mul(width)
-        .and_then(|values| values.checked_mul(4));
+    let bytes = rows.checked_mul(width).and_then(|values| values.checked_mul(4));
     if bytes != Some(payload.len()) {
         let expected = format!("{rows} rows of {width} f32");
         let found = format!("{} bytes", payload.len());
-        return Err(WireError::OtherRows(Fault::new(
-            "rows.payload",
-            expected,
-            found,
-        )));
+        return Err(WireError::OtherRows(Fault::new("rows.payload", expected, found)));
     }
     let (values, _) = payload.as_chunks::<4>();
     out.clear();

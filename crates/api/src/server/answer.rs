@@ -70,9 +70,7 @@ async fn read_body(body: Body, limits: &Limits) -> Result<Vec<u8>, ApiError> {
     };
     match tokio::time::timeout(limits.body_timeout(), whole).await {
         Ok(whole) => whole,
-        Err(_) => Err(ApiError::BodyTimeout {
-            limit_ms: limits.body_timeout_ms,
-        }),
+        Err(_) => Err(ApiError::BodyTimeout { limit_ms: limits.body_timeout_ms }),
     }
 }
 

@@ -19,12 +19,7 @@ use crate::{Piece, Shape};
 /// The response whose first step is known already.
 pub(super) fn respond(shape: Shape, source: Source, first: Step) -> Response {
     let opening = shape.opening();
-    let state = State {
-        shape,
-        source,
-        opening,
-        first: Some(first),
-    };
+    let state = State { shape, source, opening, first: Some(first) };
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -94,9 +89,7 @@ struct Events {
 
 impl From<State> for Events {
     fn from(state: State) -> Self {
-        Self {
-            next: Some(Box::pin(state.advance())),
-        }
+        Self { next: Some(Box::pin(state.advance())) }
     }
 }
 

@@ -33,12 +33,7 @@ pub struct App {
 impl App {
     /// With the default limits.
     pub fn new(handle: Handle, text: Arc<Text>, model_name: impl Into<String>) -> Self {
-        Self {
-            handle,
-            text,
-            model_name: model_name.into(),
-            limits: Limits::default(),
-        }
+        Self { handle, text, model_name: model_name.into(), limits: Limits::default() }
     }
 }
 
@@ -93,9 +88,7 @@ impl Shared {
 }
 
 fn since_epoch() -> std::time::Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// One reply in the making; the drain waits until all are dropped.

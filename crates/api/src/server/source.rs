@@ -27,12 +27,7 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn new(reply: Reply, transcript: Transcript, work: Work) -> Self {
-        Self {
-            reply,
-            transcript,
-            closing: work.0.closing.subscribe(),
-            _work: work,
-        }
+        Self { reply, transcript, closing: work.0.closing.subscribe(), _work: work }
     }
 
     /// The next step; none follows an end or a failure.
@@ -49,10 +44,9 @@ impl Source {
                     (piece, Some(ending)) => Step::End(piece, ending),
                     (piece, None) => Step::Piece(piece),
                 },
-                Some(Event::Done {
-                    finish: Finish::Cancelled,
-                    ..
-                }) => Step::Failed(ApiError::Internal("the reply was cancelled".into())),
+                Some(Event::Done { finish: Finish::Cancelled, .. }) => {
+                    Step::Failed(ApiError::Internal("the reply was cancelled".into()))
+                }
                 Some(Event::Done { finish, .. }) => {
                     let (piece, ending) = self.transcript.finish(finish);
                     Step::End(piece, ending)

@@ -17,11 +17,7 @@ pub(super) struct Unstalled<S> {
 
 impl<S> Unstalled<S> {
     pub(super) fn new(inner: S, limit: Duration) -> Self {
-        Self {
-            inner,
-            limit,
-            timer: None,
-        }
+        Self { inner, limit, timer: None }
     }
 
     /// Passes a result on; one that is pending starts the timer, or fails once it has run out.
@@ -35,9 +31,7 @@ impl<S> Unstalled<S> {
             return result;
         }
         let limit = self.limit;
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         match timer.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,

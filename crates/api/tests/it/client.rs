@@ -34,9 +34,7 @@ pub fn request_bytes(method: &str, path: &str, body: &str) -> Vec<u8> {
 /// Sends a request on a connection of its own; returns once the head is there.
 pub fn send(addr: SocketAddr, method: &str, path: &str, body: &str) -> Reply {
     let mut stream = connect(addr);
-    stream
-        .write_all(&request_bytes(method, path, body))
-        .unwrap();
+    stream.write_all(&request_bytes(method, path, body)).unwrap();
     Reply::read(stream)
 }
 
@@ -64,11 +62,7 @@ impl Reply {
             };
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        Self {
-            status,
-            headers,
-            reader,
-        }
+        Self { status, headers, reader }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -126,10 +120,7 @@ impl Reply {
     pub fn chunks(self) -> Vec<Value> {
         let mut events = self.events();
         assert_eq!(events.pop().as_deref(), Some("[DONE]"));
-        events
-            .iter()
-            .map(|e| serde_json::from_str(e).unwrap())
-            .collect()
+        events.iter().map(|e| serde_json::from_str(e).unwrap()).collect()
     }
 
     /// Closes the connection, as a client that goes away does.

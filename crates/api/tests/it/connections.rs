@@ -33,21 +33,14 @@ fn a_client_that_leaves_its_stream_frees_it() {
     let left = Instant::now();
     reply.leave();
     server.wait_for_cancel(SOON);
-    assert!(
-        left.elapsed() < Duration::from_millis(500),
-        "{:?}",
-        left.elapsed()
-    );
+    assert!(left.elapsed() < Duration::from_millis(500), "{:?}", left.elapsed());
 }
 
 #[test]
 fn a_client_that_leaves_before_its_reply_frees_the_stream_too() {
-    for (order, stream) in [
-        ("[[endless]]", false),
-        ("[[mute]]", false),
-        ("[[mute]]", true),
-        ("[[silent]]", true),
-    ] {
+    for (order, stream) in
+        [("[[endless]]", false), ("[[mute]]", false), ("[[mute]]", true), ("[[silent]]", true)]
+    {
         let server = Server::start();
         let connection = open(&server, order, stream);
         server.wait_for_submit();
@@ -83,16 +76,9 @@ fn two_hundred_slow_readers_block_nobody() {
     let reply = post(server.addr, COMPLETION, &json!({"prompt": "[[say:quick]]"})).json();
     assert_eq!(reply["choices"][0]["text"], "quick");
     assert_eq!(get(server.addr, "/ready").status, 200);
-    assert!(
-        asked.elapsed() < client::PATIENCE / 2,
-        "{:?}",
-        asked.elapsed()
-    );
+    assert!(asked.elapsed() < client::PATIENCE / 2, "{:?}", asked.elapsed());
     let log = server.fake.log.lock().unwrap();
-    let ended = log
-        .iter()
-        .filter(|seen| matches!(seen, Seen::Cancelled(..)))
-        .count();
+    let ended = log.iter().filter(|seen| matches!(seen, Seen::Cancelled(..))).count();
     assert!(ended < 200, "the readers were not slow");
     drop(log);
     drop(slow);
@@ -109,10 +95,7 @@ fn a_slow_reader_gets_every_byte() {
 
 #[test]
 fn a_client_that_takes_no_byte_is_dropped_and_its_stream_freed() {
-    let server = Server::within(Limits {
-        stall_timeout_ms: 200,
-        ..Limits::default()
-    });
+    let server = Server::within(Limits { stall_timeout_ms: 200, ..Limits::default() });
     let stalled = open(&server, "[[burst]]", true);
     server.wait_for_cancel(client::PATIENCE);
     drop(stalled);
@@ -127,26 +110,19 @@ fn closes(mut connection: TcpStream, within: Duration) -> bool {
 
 #[test]
 fn a_head_that_dawdles_and_an_idle_connection_are_closed() {
-    let server = Server::within(Limits {
-        head_timeout_ms: 200,
-        ..Limits::default()
-    });
+    let server = Server::within(Limits { head_timeout_ms: 200, ..Limits::default() });
     assert!(closes(client::connect(server.addr), SOON));
 
     let mut dawdler = client::connect(server.addr);
     dawdler.write_all(b"GET /health HTTP/1.1\r\n").unwrap();
     let start = Instant::now();
     while dawdler.write_all(b"x: y\r\n").is_ok() {
-        assert!(
-            start.elapsed() < SOON,
-            "a byte now and then kept the head open"
-        );
+        assert!(start.elapsed() < SOON, "a byte now and then kept the head open");
         std::thread::sleep(Duration::from_millis(20));
     }
 
     let mut idle = client::connect(server.addr);
-    idle.write_all(&client::request_bytes("GET", "/health", ""))
-        .unwrap();
+    idle.write_all(&client::request_bytes("GET", "/health", "")).unwrap();
     let (_, idle) = Reply::read(idle).body();
     assert!(closes(idle, SOON));
 }
@@ -166,20 +142,12 @@ fn an_endless_head_is_refused() {
 
 #[test]
 fn more_connections_than_allowed_wait_their_turn() {
-    let server = Server::within(Limits {
-        connections_max: 2,
-        ..Limits::default()
-    });
+    let server = Server::within(Limits { connections_max: 2, ..Limits::default() });
     let first = Reply::read(open(&server, "[[endless]]", true));
     let second = Reply::read(open(&server, "[[endless]]", true));
     let mut third = open(&server, "[[say:third]]", false);
-    third
-        .set_read_timeout(Some(Duration::from_millis(200)))
-        .unwrap();
-    assert!(
-        third.read(&mut [0]).is_err(),
-        "the third was served beside two others"
-    );
+    third.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert!(third.read(&mut [0]).is_err(), "the third was served beside two others");
     assert_eq!(server.submitted().len(), 2);
     first.leave();
     third.set_read_timeout(Some(client::PATIENCE)).unwrap();

@@ -20,14 +20,7 @@ fn stream(server: &Server, order: &str, max_tokens: u32) -> Reply {
 
 fn wait_for_drain(server: &Server) {
     let start = Instant::now();
-    while !server
-        .fake
-        .log
-        .lock()
-        .unwrap()
-        .iter()
-        .any(|s| matches!(s, Seen::Drain))
-    {
+    while !server.fake.log.lock().unwrap().iter().any(|s| matches!(s, Seen::Drain)) {
         assert!(start.elapsed() < Duration::from_secs(5));
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -40,27 +33,17 @@ fn running_replies_finish_while_new_ones_are_refused() {
     server.shut_down();
     wait_for_drain(&server);
     let refused = post(server.addr, COMPLETION, &json!({"prompt": "a"}));
-    assert_eq!(
-        (refused.status, refused.header("retry-after")),
-        (503, Some("2"))
-    );
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("2")));
     assert_eq!(refused.json()["error"]["code"], "draining");
     assert_eq!(get(server.addr, "/ready").status, 503);
     assert_eq!(get(server.addr, "/health").json()["status"], "draining");
 
     let chunks = running.chunks();
-    assert_eq!(
-        chunks.last().unwrap()["choices"][0]["finish_reason"],
-        "length"
-    );
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
     assert_eq!(chunks.len(), 500);
     let finished = Instant::now();
     server.join();
-    assert!(
-        finished.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        finished.elapsed()
-    );
+    assert!(finished.elapsed() < Duration::from_secs(3), "{:?}", finished.elapsed());
     assert!(std::net::TcpStream::connect(server.addr).is_err());
 }
 
@@ -71,20 +54,13 @@ fn an_idle_server_stops_at_once_though_connections_are_open() {
     let start = Instant::now();
     server.shut_down();
     server.join();
-    assert!(
-        start.elapsed() < Duration::from_millis(1500),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
     drop(idle);
 }
 
 #[test]
 fn at_the_deadline_running_replies_end_with_an_error() {
-    let mut server = Server::within(Limits {
-        drain_timeout_ms: 200,
-        ..Limits::default()
-    });
+    let mut server = Server::within(Limits { drain_timeout_ms: 200, ..Limits::default() });
     let running = stream(&server, "[[endless]]", 100_000);
     let addr = server.addr;
     let whole = std::thread::spawn(move || {
@@ -114,10 +90,6 @@ fn a_client_that_reads_nothing_does_not_hold_the_shutdown() {
     let start = Instant::now();
     server.shut_down();
     server.join();
-    assert!(
-        start.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     stalled.leave();
 }

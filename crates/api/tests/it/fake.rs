@@ -77,12 +77,7 @@ impl Fake {
                 }
             }
         });
-        Self {
-            handle,
-            log,
-            states,
-            thread: Some(thread),
-        }
+        Self { handle, log, states, thread: Some(thread) }
     }
 
     pub fn set_state(&self, state: RingState) {
@@ -168,12 +163,7 @@ impl Engine {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit {
-                id,
-                request,
-                events,
-                answer,
-            } => {
+            Command::Submit { id, request, events, answer } => {
                 let log = Seen::Submitted(id, Box::new(request.clone()));
                 self.log.lock().unwrap().push(log);
                 match script(&request) {
@@ -183,12 +173,7 @@ impl Engine {
                     Ok(None) => self.unanswered.push(answer),
                     Ok(Some((script, pace))) => {
                         let _ = answer.send(Ok(()));
-                        let stream = Stream {
-                            events,
-                            script,
-                            pace,
-                            sent: 0,
-                        };
+                        let stream = Stream { events, script, pace, sent: 0 };
                         self.streams.insert(id, stream);
                     }
                 }
@@ -211,14 +196,9 @@ type Script = (Events, Pace);
 
 /// The reply that the prompt asks for; `None` for no verdict at all.
 fn script(request: &Request) -> Result<Option<Script>, Refusal> {
-    let bytes = request
-        .prompt
-        .iter()
-        .filter_map(|&id| u8::try_from(id).ok());
+    let bytes = request.prompt.iter().filter_map(|&id| u8::try_from(id).ok());
     let prompt = String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned();
-    let order = prompt
-        .split_once("[[")
-        .and_then(|(_, rest)| rest.split_once("]]"));
+    let order = prompt.split_once("[[").and_then(|(_, rest)| rest.split_once("]]"));
     let (word, argument) = order.map_or(("say", "Hello, wörld"), |(order, _)| {
         order.split_once(':').unwrap_or((order, ""))
     });

@@ -38,11 +38,7 @@ impl Server {
 
     pub fn within(limits: Limits) -> Self {
         let fake = Fake::start();
-        let mut app = App::new(
-            fake.handle.clone(),
-            Arc::new(Text::byte_level()),
-            "org/fake",
-        );
+        let mut app = App::new(fake.handle.clone(), Arc::new(Text::byte_level()), "org/fake");
         app.limits = limits;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -59,12 +55,7 @@ impl Server {
                 serve(listener, app, asked).await.unwrap();
             });
         });
-        Self {
-            addr,
-            fake,
-            shutdown: Some(shutdown),
-            thread: Some(thread),
-        }
+        Self { addr, fake, shutdown: Some(shutdown), thread: Some(thread) }
     }
 
     /// Asks for the shutdown; the server drains.
@@ -120,10 +111,7 @@ impl Drop for Server {
         self.shut_down();
         if let Some(thread) = self.thread.take() {
             let joined = thread.join();
-            assert!(
-                joined.is_ok() || std::thread::panicking(),
-                "the server panicked"
-            );
+            assert!(joined.is_ok() || std::thread::panicking(), "the server panicked");
         }
     }
 }

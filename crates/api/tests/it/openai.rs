@@ -16,10 +16,7 @@ fn run(program: &Path, arguments: &[&str]) -> Result<Output, String> {
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    Err(format!(
-        "{} {arguments:?} failed: {stdout}{stderr}",
-        program.display()
-    ))
+    Err(format!("{} {arguments:?} failed: {stdout}{stderr}", program.display()))
 }
 
 /// A Python that has the client, in an environment of its own under the target folder.

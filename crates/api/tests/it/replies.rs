@@ -50,13 +50,8 @@ fn messages_go_through_the_template_to_the_engine() {
     assert_eq!(post(server.addr, CHAT, &body).json()["model"], "org/fake");
     let text = text::Text::byte_level();
     let messages = [json!({"role": "user", "content": "hi"})];
-    let rendered = text
-        .render(&messages, true, &serde_json::Map::new())
-        .unwrap();
-    assert_eq!(
-        server.submitted()[0].prompt,
-        text.encode(&rendered).unwrap()
-    );
+    let rendered = text.render(&messages, true, &serde_json::Map::new()).unwrap();
+    assert_eq!(server.submitted()[0].prompt, text.encode(&rendered).unwrap());
 }
 
 #[test]
@@ -88,13 +83,7 @@ fn each_field_reaches_the_engine() {
     let [asked, bare, full] = server.submitted().try_into().unwrap();
     let sampling = asked.sampling;
     assert_eq!(
-        (
-            sampling.temperature,
-            sampling.top_p,
-            sampling.top_k,
-            sampling.min_p,
-            sampling.seed
-        ),
+        (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed),
         (0.5, 0.9, 40, 0.05, 77)
     );
     assert_eq!((asked.max_tokens, asked.stop_tokens), (3, vec![]));
@@ -108,10 +97,7 @@ fn each_field_reaches_the_engine() {
 #[test]
 fn a_reply_that_fills_max_tokens_ends_with_length() {
     let server = Server::start();
-    let reply = completion(
-        &server,
-        json!({"prompt": "[[say:abcdef]]", "max_tokens": 4}),
-    );
+    let reply = completion(&server, json!({"prompt": "[[say:abcdef]]", "max_tokens": 4}));
     assert_eq!(reply["choices"][0]["text"], "abcd");
     assert_eq!(reply["choices"][0]["finish_reason"], "length");
     assert_eq!(reply["usage"]["completion_tokens"], 4);
@@ -184,25 +170,14 @@ fn models_health_and_ready_tell_the_truth() {
 
     let health = get(server.addr, "/health").json();
     assert_eq!(health["status"], "ok");
-    assert_eq!(
-        (&health["layout"], &health["world"]),
-        (&json!("0:1,1:2"), &json!(2))
-    );
+    assert_eq!((&health["layout"], &health["world"]), (&json!("0:1,1:2"), &json!(2)));
     assert!(health["rounds"].is_u64() && health["running"] == 0 && health["waiting"] == 0);
     assert!(health["uptime_s"].as_f64().unwrap() >= 0.0);
     assert_eq!(get(server.addr, "/ready").status, 200);
 
     for (state, word, detail) in [
-        (
-            RingState::Booting("rank 1 loads".into()),
-            "booting",
-            json!("rank 1 loads"),
-        ),
-        (
-            RingState::Waiting("rank 1 left".into()),
-            "waiting",
-            json!("rank 1 left"),
-        ),
+        (RingState::Booting("rank 1 loads".into()), "booting", json!("rank 1 loads")),
+        (RingState::Waiting("rank 1 left".into()), "waiting", json!("rank 1 left")),
         (RingState::Draining, "draining", json!(null)),
     ] {
         server.fake.set_state(state);

@@ -13,25 +13,18 @@ const COMPLETION: &str = "/v1/completions";
 fn chat(server: &Server, order: &str, more: Value) -> Reply {
     let messages = json!([{"role": "user", "content": order}]);
     let mut body = json!({"model": "m", "stream": true, "messages": messages});
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let reply = post(server.addr, CHAT, &body);
     assert_eq!(reply.status, 200);
     reply
 }
 
 fn text_of(chunks: &[Value]) -> String {
-    chunks
-        .iter()
-        .filter_map(|c| c["choices"][0]["delta"]["content"].as_str())
-        .collect()
+    chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect()
 }
 
 fn ids_of(chunks: &[Value]) -> Vec<u64> {
-    let ids = chunks
-        .iter()
-        .filter_map(|c| c["choices"][0]["token_ids"].as_array());
+    let ids = chunks.iter().filter_map(|c| c["choices"][0]["token_ids"].as_array());
     ids.flatten().map(|id| id.as_u64().unwrap()).collect()
 }
 
@@ -39,10 +32,7 @@ fn ids_of(chunks: &[Value]) -> Vec<u64> {
 fn a_chat_stream_is_role_deltas_finish_and_done() {
     let server = Server::start();
     let reply = chat(&server, "[[say:ab]]", json!({}));
-    assert_eq!(
-        reply.header("content-type"),
-        Some("text/event-stream; charset=utf-8")
-    );
+    assert_eq!(reply.header("content-type"), Some("text/event-stream; charset=utf-8"));
     assert_eq!(reply.header("cache-control"), Some("no-cache"));
     let chunks = reply.chunks();
     for chunk in &chunks {
@@ -75,18 +65,9 @@ fn include_usage_ends_the_stream_with_a_chunk_without_choices() {
     let (last, rest) = chunks.split_last().unwrap();
     assert_eq!(last["choices"], json!([]));
     assert_eq!(last["usage"]["completion_tokens"], 1);
-    assert_eq!(
-        last["usage"]["prompt_tokens"],
-        server.submitted()[0].prompt.len()
-    );
-    assert!(
-        rest.iter()
-            .all(|chunk| chunk["usage"] == Value::Null && chunk.get("usage").is_some())
-    );
-    assert_eq!(
-        rest.last().unwrap()["choices"][0]["finish_reason"],
-        "length"
-    );
+    assert_eq!(last["usage"]["prompt_tokens"], server.submitted()[0].prompt.len());
+    assert!(rest.iter().all(|chunk| chunk["usage"] == Value::Null && chunk.get("usage").is_some()));
+    assert_eq!(rest.last().unwrap()["choices"][0]["finish_reason"], "length");
 }
 
 #[test]
@@ -106,21 +87,10 @@ fn characters_over_several_tokens_come_whole_with_their_ids() {
     let reply = "aé€🦀z";
     let order = format!("[[say:{reply}]]");
     let chunks = chat(&server, &order, json!({"return_token_ids": true})).chunks();
-    let deltas = chunks
-        .iter()
-        .filter_map(|c| c["choices"][0]["delta"]["content"].as_str());
+    let deltas = chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str());
     assert_eq!(deltas.collect::<Vec<_>>(), ["", "a", "é", "€", "🦀", "z"]);
-    assert_eq!(
-        chunks[3]["choices"][0]["token_ids"]
-            .as_array()
-            .unwrap()
-            .len(),
-        3
-    );
-    assert_eq!(
-        ids_of(&chunks),
-        reply.bytes().map(u64::from).collect::<Vec<_>>()
-    );
+    assert_eq!(chunks[3]["choices"][0]["token_ids"].as_array().unwrap().len(), 3);
+    assert_eq!(ids_of(&chunks), reply.bytes().map(u64::from).collect::<Vec<_>>());
 }
 
 #[test]
@@ -171,16 +141,9 @@ fn after_tokens_a_failure_is_an_error_event_and_nothing_follows() {
         assert_eq!(error["error"]["type"], "server_error");
         let message = error["error"]["message"].as_str().unwrap();
         assert!(message.contains(name), "{message}");
-        let chunks: Vec<Value> = events
-            .iter()
-            .map(|e| serde_json::from_str(e).unwrap())
-            .collect();
+        let chunks: Vec<Value> = events.iter().map(|e| serde_json::from_str(e).unwrap()).collect();
         assert_eq!(text_of(&chunks), "xxx");
-        assert!(
-            chunks
-                .iter()
-                .all(|c| c["choices"][0]["finish_reason"].is_null())
-        );
+        assert!(chunks.iter().all(|c| c["choices"][0]["finish_reason"].is_null()));
     }
 }
 
@@ -189,15 +152,9 @@ fn a_token_reaches_the_client_before_the_next_is_made() {
     let server = Server::start();
     let mut reply = chat(&server, "[[endless]]", json!({}));
     let first = reply.event().unwrap();
-    assert!(
-        first.contains("\"role\":\"assistant\"") && first.ends_with("\n\n"),
-        "{first}"
-    );
+    assert!(first.contains("\"role\":\"assistant\"") && first.ends_with("\n\n"), "{first}");
     assert!(reply.event().unwrap().contains("\"content\":\"x\""));
     reply.leave();
     let (_, sent) = server.wait_for_cancel(Duration::from_secs(5));
-    assert!(
-        sent < 1000,
-        "{sent} tokens were made before the client saw two"
-    );
+    assert!(sent < 1000, "{sent} tokens were made before the client saw two");
 }

@@ -15,22 +15,13 @@ use super::Noise;
 /// `|got - want|` relative to the largest of the wanted values.
 fn worst(got: &[f32], want: &[f64]) -> f64 {
     let top = want.iter().fold(1e-30, |m: f64, x| m.max(x.abs()));
-    got.iter()
-        .zip(want)
-        .map(|(g, w)| (f64::from(*g) - w).abs() / top)
-        .fold(0.0, f64::max)
+    got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).abs() / top).fold(0.0, f64::max)
 }
 
 #[test]
 fn linears_are_close_to_the_exact_sums() {
-    for format in [
-        Format::Q4_0,
-        Format::Q4_1,
-        Format::Q8_0,
-        Format::F32,
-        Format::F16,
-        Format::Bf16,
-    ] {
+    for format in [Format::Q4_0, Format::Q4_1, Format::Q8_0, Format::F32, Format::F16, Format::Bf16]
+    {
         let (rows, cols) = (16, 1184);
         let mut noise = Noise(11);
         let x = noise.units(cols);
@@ -40,30 +31,18 @@ fn linears_are_close_to_the_exact_sums() {
                 Format::F16 => f32_to_f16(x).to_le_bytes().to_vec(),
                 _ => ((x.to_bits() >> 16) as u16).to_le_bytes().to_vec(),
             };
-            noise
-                .units(rows * cols)
-                .into_iter()
-                .flat_map(halves)
-                .collect()
+            noise.units(rows * cols).into_iter().flat_map(halves).collect()
         } else {
             noise.row_bytes(format, rows * cols)
         };
-        let matrix = Matrix {
-            format,
-            rows,
-            cols,
-            bytes: &bytes,
-        };
+        let matrix = Matrix { format, rows, cols, bytes: &bytes };
         let mut got = vec![0.0; rows];
         linear(&matrix, &x, &mut got);
         let mut w = vec![0.0; cols];
         let want: Vec<f64> = (0..rows)
             .map(|n| {
                 read_row(&matrix, n, &mut w);
-                w.iter()
-                    .zip(&x)
-                    .map(|(&w, &x)| f64::from(w) * f64::from(x))
-                    .sum()
+                w.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum()
             })
             .collect();
         let e = worst(&got, &want);
@@ -78,22 +57,13 @@ fn attention_is_close_to_an_exact_softmax() {
     for keys in [1, 63, 64, 65, 512, 513, 1100] {
         let (k, v) = (noise.units(keys * dim), noise.units(keys * dim));
         let score = |key: &[f32]| -> f64 {
-            let dot: f64 = q
-                .iter()
-                .zip(key)
-                .map(|(&a, &b)| f64::from(a) * f64::from(b))
-                .sum();
+            let dot: f64 = q.iter().zip(key).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
             dot / libm::sqrt(dim as f64)
         };
         let p: Vec<f64> = k.chunks(dim).map(|key| libm::exp(score(key))).collect();
         let total: f64 = p.iter().sum();
         let want: Vec<f64> = (0..dim)
-            .map(|d| {
-                p.iter()
-                    .zip(v.chunks(dim))
-                    .map(|(p, v)| p / total * f64::from(v[d]))
-                    .sum()
-            })
+            .map(|d| p.iter().zip(v.chunks(dim)).map(|(p, v)| p / total * f64::from(v[d])).sum())
             .collect();
         let mut got = vec![0.0; dim];
         attend(&q, &k, &v, dim, &mut got);
@@ -148,21 +118,10 @@ fn a_spoilt_row_spoils_every_output_of_a_linear_and_nothing_else_does() {
     for format in [Format::Q8_0, Format::F16] {
         let cols = 32;
         let bytes = vec![0x2c; 2 * cols / format.block_values() * format.block_bytes()];
-        let matrix = Matrix {
-            format,
-            rows: 2,
-            cols,
-            bytes: &bytes,
-        };
+        let matrix = Matrix { format, rows: 2, cols, bytes: &bytes };
         let mut x = vec![1.0; cols];
         let mut out = [0.0; 2];
-        for bad in [
-            f32::NAN,
-            f32::INFINITY,
-            f32::NEG_INFINITY,
-            1.152_921_5e18,
-            -2e18,
-        ] {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.152_921_5e18, -2e18] {
             x[13] = bad;
             linear(&matrix, &x, &mut out);
             assert!(out.iter().all(|x| x.to_bits() == 0x7fc0_0000), "{bad}");
@@ -178,10 +137,7 @@ fn a_spoilt_row_spoils_every_output_of_a_linear_and_nothing_else_does() {
 fn a_slice_below_its_least_amax_quantises_to_zeros() {
     let least = 9.313_226e-10f32; // 2^-30
     let mut q = [7; 3];
-    assert_eq!(
-        quantise_slice(&[0.0, least.next_down(), -1e-12], &mut q).to_bits(),
-        0
-    );
+    assert_eq!(quantise_slice(&[0.0, least.next_down(), -1e-12], &mut q).to_bits(), 0);
     assert_eq!(q, [0; 3]);
     let d = quantise_slice(&[0.0, -least, least / 2.0], &mut q);
     assert_eq!(d, least / 32639.0);
@@ -252,13 +208,7 @@ proptest! {
     }
 }
 
-const GREEDY: Sampling = Sampling {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    seed: 0,
-};
+const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
 
 #[test]
 fn ties_go_to_the_lowest_id() {
@@ -267,11 +217,7 @@ fn ties_go_to_the_lowest_id() {
     assert_eq!(argmax(&[f32::NAN, -1.0, f32::NAN]), 1);
     assert_eq!(draw(&[0.0, 5.0, 5.0], &GREEDY, 9), 1);
     // One candidate of two equals: the sort's order decides, not the noise.
-    let one = Sampling {
-        temperature: 1.0,
-        top_k: 1,
-        ..GREEDY
-    };
+    let one = Sampling { temperature: 1.0, top_k: 1, ..GREEDY };
     for position in 0..50 {
         assert_eq!(draw(&[-1.0, 4.0, 4.0], &one, position), 1);
     }
@@ -287,25 +233,15 @@ fn counts(logits: &[f32; 4], sampling: &Sampling) -> [u32; 4] {
 #[test]
 fn tokens_are_drawn_as_often_as_their_probability_says() {
     let logits = [1.0, 0.0, 2.0, -1.0];
-    let sampling = Sampling {
-        temperature: 0.7,
-        seed: 5,
-        ..GREEDY
-    };
+    let sampling = Sampling { temperature: 0.7, seed: 5, ..GREEDY };
     let p = logits.map(|x: f32| libm::exp(f64::from(x) / 0.7));
     let total: f64 = p.iter().sum();
     for (count, p) in counts(&logits, &sampling).into_iter().zip(p) {
         let want = 4000.0 * p / total;
         let spread = libm::sqrt(want).max(3.0);
-        assert!(
-            (f64::from(count) - want).abs() < 4.0 * spread,
-            "{count} for {want}"
-        );
+        assert!((f64::from(count) - want).abs() < 4.0 * spread, "{count} for {want}");
     }
-    let other = Sampling {
-        seed: 6,
-        ..sampling
-    };
+    let other = Sampling { seed: 6, ..sampling };
     assert!((0..100).any(|p| draw(&logits, &sampling, p) != draw(&logits, &other, p)));
 }
 
@@ -313,58 +249,24 @@ fn tokens_are_drawn_as_often_as_their_probability_says() {
 fn filters_keep_what_their_rule_says_and_at_least_one() {
     // Probabilities 0.5, 0.3, 0.15, 0.05, out of order.
     let logits = [0.15f64, 0.5, 0.05, 0.3].map(|p| libm::log(p) as f32);
-    let all = Sampling {
-        temperature: 1.0,
-        seed: 1,
-        ..GREEDY
-    };
+    let all = Sampling { temperature: 1.0, seed: 1, ..GREEDY };
     let kept = |s: Sampling| counts(&logits, &s).map(|n| n > 0);
     assert_eq!(kept(all), [true; 4]);
-    assert_eq!(
-        kept(Sampling { top_k: 2, ..all }),
-        [false, true, false, true]
-    );
+    assert_eq!(kept(Sampling { top_k: 2, ..all }), [false, true, false, true]);
     assert_eq!(kept(Sampling { top_k: 9, ..all }), [true; 4]);
-    assert_eq!(
-        kept(Sampling { top_p: 0.79, ..all }),
-        [false, true, false, true]
-    );
-    assert_eq!(
-        kept(Sampling { top_p: 0.81, ..all }),
-        [true, true, false, true]
-    );
-    assert_eq!(
-        kept(Sampling { top_p: 0.0, ..all }),
-        [false, true, false, false]
-    );
-    assert_eq!(
-        kept(Sampling { min_p: 0.29, ..all }),
-        [true, true, false, true]
-    );
-    assert_eq!(
-        kept(Sampling { min_p: 0.31, ..all }),
-        [false, true, false, true]
-    );
-    assert_eq!(
-        kept(Sampling { min_p: 2.0, ..all }),
-        [false, true, false, false]
-    );
+    assert_eq!(kept(Sampling { top_p: 0.79, ..all }), [false, true, false, true]);
+    assert_eq!(kept(Sampling { top_p: 0.81, ..all }), [true, true, false, true]);
+    assert_eq!(kept(Sampling { top_p: 0.0, ..all }), [false, true, false, false]);
+    assert_eq!(kept(Sampling { min_p: 0.29, ..all }), [true, true, false, true]);
+    assert_eq!(kept(Sampling { min_p: 0.31, ..all }), [false, true, false, true]);
+    assert_eq!(kept(Sampling { min_p: 2.0, ..all }), [false, true, false, false]);
     // top-p counts the mass of what top-k left: of 0.5 and 0.3 the first is 0.625.
-    assert_eq!(
-        kept(Sampling {
-            top_k: 2,
-            top_p: 0.62,
-            ..all
-        }),
-        [false, true, false, false]
-    );
+    assert_eq!(kept(Sampling { top_k: 2, top_p: 0.62, ..all }), [false, true, false, false]);
 }
 
 #[test]
 fn log_probabilities_sum_to_one() {
     let logits = Noise(15).units(100);
-    let sum: f64 = (0..100)
-        .map(|id| libm::exp(f64::from(logprob(&logits, id))))
-        .sum();
+    let sum: f64 = (0..100).map(|id| libm::exp(f64::from(logprob(&logits, id)))).sum();
     assert!((sum - 1.0).abs() < 1e-6);
 }

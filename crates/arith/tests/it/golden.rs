@@ -11,9 +11,7 @@ use super::Noise;
 const CASES: &str = include_str!("../../../../golden/arith/cases.txt");
 
 fn case(name: &str) -> Vec<&'static str> {
-    let line = CASES
-        .lines()
-        .find(|line| line.split(' ').next() == Some(name));
+    let line = CASES.lines().find(|line| line.split(' ').next() == Some(name));
     line.unwrap().split(' ').skip(1).collect()
 }
 
@@ -35,15 +33,8 @@ fn block_linears_have_the_golden_bytes() {
     for format in [Format::Q4_0, Format::Q4_1, Format::Q8_0] {
         let mut noise = Noise(2);
         let x = noise.units(2336);
-        let bytes: Vec<u8> = (0..4)
-            .flat_map(|_| noise.row_bytes(format, x.len()))
-            .collect();
-        let matrix = Matrix {
-            format,
-            rows: 4,
-            cols: x.len(),
-            bytes: &bytes,
-        };
+        let bytes: Vec<u8> = (0..4).flat_map(|_| noise.row_bytes(format, x.len())).collect();
+        let matrix = Matrix { format, rows: 4, cols: x.len(), bytes: &bytes };
         let mut out = [0.0; 4];
         linear::linear(&matrix, &x, &mut out);
         assert_bits(format.name(), &out);
@@ -54,17 +45,8 @@ fn block_linears_have_the_golden_bytes() {
 fn a_float_linear_has_the_golden_bytes() {
     let mut noise = Noise(3);
     let x = noise.units(2100);
-    let bytes: Vec<u8> = noise
-        .units(4 * x.len())
-        .iter()
-        .flat_map(|w| w.to_le_bytes())
-        .collect();
-    let matrix = Matrix {
-        format: Format::F32,
-        rows: 4,
-        cols: x.len(),
-        bytes: &bytes,
-    };
+    let bytes: Vec<u8> = noise.units(4 * x.len()).iter().flat_map(|w| w.to_le_bytes()).collect();
+    let matrix = Matrix { format: Format::F32, rows: 4, cols: x.len(), bytes: &bytes };
     let mut out = [0.0; 4];
     linear::linear(&matrix, &x, &mut out);
     assert_bits("F32", &out);
@@ -80,10 +62,8 @@ fn norm_and_rope_have_the_golden_bytes() {
 
     let x = Noise(5).units(12);
     let table = RopeRows::new(1e5, 10, &[777]);
-    for (name, pairing) in [
-        ("rope_adjacent", Pairing::Adjacent),
-        ("rope_halves", Pairing::Halves),
-    ] {
+    for (name, pairing) in [("rope_adjacent", Pairing::Adjacent), ("rope_halves", Pairing::Halves)]
+    {
         let mut out = x.clone();
         rotate(&mut out, 1, 12, pairing, &table, 0);
         assert_bits(name, &out);
@@ -120,10 +100,7 @@ fn the_functions_have_the_golden_bytes() {
 fn the_noise_of_a_draw_is_the_golden_one() {
     let keys = [(0, 0, 0), (1, 2, 3), (u64::MAX, 4095, 49151), (42, 7, 2)];
     for ((seed, position, id), want) in keys.into_iter().zip(case("noise")) {
-        let (got, want) = (
-            sample::noise(seed, position, id),
-            want.parse::<f64>().unwrap(),
-        );
+        let (got, want) = (sample::noise(seed, position, id), want.parse::<f64>().unwrap());
         assert!((got - want).abs() <= 1e-13 * want.abs(), "{got} {want}");
     }
 }

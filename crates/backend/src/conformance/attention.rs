@@ -49,20 +49,8 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
     for dtype in [F16, F32] {
         case(checks, SMALL, dtype, Taste::Normal, EDGES);
         case(checks, SMALL, dtype, Taste::Normal, LONG);
-        case(
-            checks,
-            SMOL,
-            dtype,
-            Taste::Normal,
-            &[(60, 7), (5, 1), (129, 1)],
-        );
-        for taste in [
-            Taste::Tiny,
-            Taste::Wild,
-            Taste::Faint,
-            Taste::Zero,
-            Taste::Nan,
-        ] {
+        case(checks, SMOL, dtype, Taste::Normal, &[(60, 7), (5, 1), (129, 1)]);
+        for taste in [Taste::Tiny, Taste::Wild, Taste::Faint, Taste::Zero, Taste::Nan] {
             case(checks, ODD, dtype, taste, &[(80, 5), (3, 2), (190, 1)]);
         }
         case(checks, ODD, dtype, Taste::Normal, PROMPT);
@@ -75,22 +63,10 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
 fn full<B: Backend>(checks: &mut Checks<'_, B>) {
     use KvDtype::{F16, F32};
     for dtype in [F16, F32] {
-        for heads in [
-            SMOL,
-            heads(4, 1, 128),
-            heads(2, 2, 256),
-            heads(1, 1, 8),
-            heads(5, 1, 80),
-        ] {
+        for heads in [SMOL, heads(4, 1, 128), heads(2, 2, 256), heads(1, 1, 8), heads(5, 1, 80)] {
             case(checks, heads, dtype, Taste::Normal, EDGES);
             case(checks, heads, dtype, Taste::Normal, LONG);
-            case(
-                checks,
-                heads,
-                dtype,
-                Taste::Normal,
-                &[(1500, 40), (0, 128), (447, 66)],
-            );
+            case(checks, heads, dtype, Taste::Normal, &[(1500, 40), (0, 128), (447, 66)]);
             case(checks, heads, dtype, Taste::Wild, &[(600, 9), (0, 66)]);
         }
         case(checks, SMALL, dtype, Taste::Normal, &[(4090, 9)]);
@@ -124,11 +100,7 @@ impl Values {
         if taste == Taste::Faint {
             for (i, v) in v.iter_mut().enumerate() {
                 let even = (i / width / TILE_KEYS).is_multiple_of(2);
-                *v = if even {
-                    noise.spread(-26, -24)
-                } else {
-                    noise.spread(-42, -37)
-                };
+                *v = if even { noise.spread(-26, -24) } else { noise.spread(-42, -37) };
             }
         }
         if taste == Taste::Nan && stream == 0 {
@@ -183,25 +155,15 @@ fn case<B: Backend>(
         .map(|(s, &(before, rows))| Values::new(&mut noise, heads, taste, s, before + rows))
         .collect();
     let want = checks.reference(&name, || reference(heads, dtype, streams, &values));
-    let pages: usize = streams
-        .iter()
-        .map(|&(b, n)| (b + n).div_ceil(TILE_KEYS))
-        .sum();
+    let pages: usize = streams.iter().map(|&(b, n)| (b + n).div_ceil(TILE_KEYS)).sum();
     let tables = tables(&mut noise, streams, pages);
 
     let made = checks.backend.kv(dtype, pages, heads);
     let Some(mut cache) = checks.made(&name, made) else {
         return;
     };
-    let mut round = Round {
-        heads,
-        name: &name,
-        tables: &tables,
-    };
-    if round
-        .litter(checks, &mut cache, &mut noise, pages)
-        .is_none()
-    {
+    let mut round = Round { heads, name: &name, tables: &tables };
+    if round.litter(checks, &mut cache, &mut noise, pages).is_none() {
         return;
     }
     // The history, in rounds of all streams, then the round that is checked.
@@ -210,23 +172,14 @@ fn case<B: Backend>(
     let mut upto = 0;
     while upto < longest {
         upto += 1 + noise.below(32);
-        let spans = streams
-            .iter()
-            .zip(&written)
-            .map(|(s, &w)| (w, s.0.min(upto)));
+        let spans = streams.iter().zip(&written).map(|(s, &w)| (w, s.0.min(upto)));
         let spans: Vec<_> = spans.map(|(from, to)| (from, to.max(from))).collect();
         if round.write(checks, &mut cache, &values, &spans).is_none() {
             return;
         }
-        spans
-            .iter()
-            .zip(&mut written)
-            .for_each(|(span, w)| *w = span.1);
+        spans.iter().zip(&mut written).for_each(|(span, w)| *w = span.1);
     }
-    let spans: Vec<_> = streams
-        .iter()
-        .map(|&(before, rows)| (before, before + rows))
-        .collect();
+    let spans: Vec<_> = streams.iter().map(|&(before, rows)| (before, before + rows)).collect();
     let Some(map) = round.write(checks, &mut cache, &values, &spans) else {
         return;
     };
@@ -239,10 +192,7 @@ fn tables(noise: &mut Noise, streams: &[Stream], pages: usize) -> Vec<Arc<[u32]>
     noise.shuffle(&mut order);
     let mut order = order.into_iter();
     let table = |&(before, rows): &Stream| {
-        order
-            .by_ref()
-            .take((before + rows).div_ceil(TILE_KEYS))
-            .collect()
+        order.by_ref().take((before + rows).div_ceil(TILE_KEYS)).collect()
     };
     streams.iter().map(table).collect()
 }
@@ -253,14 +203,10 @@ fn reference(heads: Heads, dtype: KvDtype, streams: &[Stream], values: &[Values]
     let mut want = Vec::new();
     for (&(before, rows), values) in streams.iter().zip(values) {
         let head = |all: &[f32], h: usize| -> Vec<f32> {
-            let head = all
-                .chunks_exact(kv * dim)
-                .flat_map(|row| &row[h * dim..(h + 1) * dim]);
+            let head = all.chunks_exact(kv * dim).flat_map(|row| &row[h * dim..(h + 1) * dim]);
             head.map(|&x| dtype.round(x)).collect()
         };
-        let keys: Vec<_> = (0..kv)
-            .map(|h| (head(&values.k, h), head(&values.v, h)))
-            .collect();
+        let keys: Vec<_> = (0..kv).map(|h| (head(&values.k, h), head(&values.v, h))).collect();
         for position in before..before + rows {
             let seen = (position + 1) * dim;
             for h in 0..query {
@@ -296,24 +242,13 @@ impl Round<'_> {
         let spoilt = |r: usize| r % 5 == 4;
         let mut values = |_| -> Vec<f32> {
             (0..rows * width)
-                .map(|i| {
-                    if spoilt(i / width) {
-                        f32::NAN
-                    } else {
-                        4.0 * noise.normal()
-                    }
-                })
+                .map(|i| if spoilt(i / width) { f32::NAN } else { 4.0 * noise.normal() })
                 .collect()
         };
         let table: Arc<[u32]> = (0..pages as u32).collect();
         let at = |position| RowAt { table: 0, position };
-        let map = RowMap {
-            rows: (0..rows as u32).map(at).collect(),
-            tables: vec![table],
-        };
-        let [k, v] = [0, 1]
-            .map(&mut values)
-            .map(|data| uploaded(checks, self.name, width, &data));
+        let map = RowMap { rows: (0..rows as u32).map(at).collect(), tables: vec![table] };
+        let [k, v] = [0, 1].map(&mut values).map(|data| uploaded(checks, self.name, width, &data));
         checks.backend.kv_write(cache, &k?, &v?, &map);
         Some(())
     }
@@ -327,16 +262,10 @@ impl Round<'_> {
         spans: &[(usize, usize)],
     ) -> Option<RowMap> {
         let width = self.heads.kv * self.heads.dim;
-        let mut map = RowMap {
-            rows: Vec::new(),
-            tables: self.tables.to_vec(),
-        };
+        let mut map = RowMap { rows: Vec::new(), tables: self.tables.to_vec() };
         let (mut k, mut v) = (Vec::new(), Vec::new());
         for (table, (values, &(from, to))) in values.iter().zip(spans).enumerate() {
-            map.rows.extend((from..to).map(|p| RowAt {
-                table,
-                position: p as u32,
-            }));
+            map.rows.extend((from..to).map(|p| RowAt { table, position: p as u32 }));
             k.extend(&values.k[from * width..to * width]);
             v.extend(&values.v[from * width..to * width]);
         }
@@ -412,10 +341,5 @@ fn sized<B: Backend>(
     if rows <= checks.level.pool_rows() {
         return poisoned(checks, case, width);
     }
-    uploaded(
-        checks,
-        case,
-        width,
-        &vec![super::input::POISON; (rows + 2) * width],
-    )
+    uploaded(checks, case, width, &vec![super::input::POISON; (rows + 2) * width])
 }

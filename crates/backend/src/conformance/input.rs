@@ -92,9 +92,7 @@ const KINDS: [Kind; 11] = [
 
 /// `rows` rows of `width` values, of every kind in turn.
 pub(super) fn pool(noise: &mut Noise, rows: usize, width: usize) -> Vec<f32> {
-    (0..rows)
-        .flat_map(|r| row(noise, KINDS[r % KINDS.len()], width))
-        .collect()
+    (0..rows).flat_map(|r| row(noise, KINDS[r % KINDS.len()], width)).collect()
 }
 
 /// A row of one kind.

@@ -57,11 +57,7 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
         }
     }
     // One call over every format at once.
-    let mixed: Vec<_> = BLOCKS
-        .into_iter()
-        .chain(FLOATS)
-        .zip([16, 8, 9, 5, 24, 1])
-        .collect();
+    let mixed: Vec<_> = BLOCKS.into_iter().chain(FLOATS).zip([16, 8, 9, 5, 24, 1]).collect();
     project(checks, 576, &mixed);
     for format in BLOCKS.into_iter().chain(FLOATS) {
         for cols in [32, 576] {
@@ -81,24 +77,12 @@ struct Stored {
 impl Stored {
     fn new(noise: &mut Noise, format: Format, rows: usize, cols: usize) -> Self {
         let bytes = input::matrix(noise, format, rows, cols);
-        Self {
-            format,
-            rows,
-            cols,
-            bytes,
-        }
+        Self { format, rows, cols, bytes }
     }
 
     fn matrix(&self) -> Matrix<'_> {
-        let Self {
-            format, rows, cols, ..
-        } = *self;
-        Matrix {
-            format,
-            rows,
-            cols,
-            bytes: &self.bytes,
-        }
+        let Self { format, rows, cols, .. } = *self;
+        Matrix { format, rows, cols, bytes: &self.bytes }
     }
 }
 
@@ -106,16 +90,11 @@ fn project<B: Backend>(checks: &mut Checks<'_, B>, cols: usize, shapes: &[(Forma
     if checks.over() {
         return;
     }
-    let names: Vec<_> = shapes
-        .iter()
-        .map(|(f, n)| format!("{} [{n}, {cols}]", f.name()))
-        .collect();
+    let names: Vec<_> = shapes.iter().map(|(f, n)| format!("{} [{n}, {cols}]", f.name())).collect();
     let mut noise = Noise::new(cols as u64 * 31 + shapes[0].1 as u64);
     let pool = input::pool(&mut noise, checks.level.pool_rows(), cols);
-    let stored: Vec<_> = shapes
-        .iter()
-        .map(|&(f, rows)| Stored::new(&mut noise, f, rows, cols))
-        .collect();
+    let stored: Vec<_> =
+        shapes.iter().map(|&(f, rows)| Stored::new(&mut noise, f, rows, cols)).collect();
     let mut wants = Vec::new();
     let mut weights = Vec::new();
     for (stored, name) in stored.iter().zip(&names) {
@@ -144,9 +123,7 @@ fn project<B: Backend>(checks: &mut Checks<'_, B>, cols: usize, shapes: &[(Forma
             outs.push(out);
         }
         let mut out_refs: Vec<&mut B::Rows> = outs.iter_mut().collect();
-        checks
-            .backend
-            .project(&x, batch.len(), &weights, &mut out_refs);
+        checks.backend.project(&x, batch.len(), &weights, &mut out_refs);
         for (i, &(_, rows)) in shapes.iter().enumerate() {
             let got = read_back(checks, &outs[i], batch.len(), rows);
             let case = format!("project {}, matrix {i} of {}", names[i], names.len());
@@ -158,10 +135,7 @@ fn project<B: Backend>(checks: &mut Checks<'_, B>, cols: usize, shapes: &[(Forma
 /// The reference's outputs of every row of the pool.
 fn reference(matrix: &Matrix<'_>, pool: &[f32]) -> Vec<f32> {
     let mut want = vec![0.0; pool.len() / matrix.cols * matrix.rows];
-    for (x, y) in pool
-        .chunks_exact(matrix.cols)
-        .zip(want.chunks_exact_mut(matrix.rows))
-    {
+    for (x, y) in pool.chunks_exact(matrix.cols).zip(want.chunks_exact_mut(matrix.rows)) {
         arith::linear::linear(matrix, x, y);
     }
     want

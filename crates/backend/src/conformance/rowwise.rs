@@ -20,11 +20,7 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
 
 /// Rows of the pool in batch order.
 pub(super) fn gather(pool: &[f32], width: usize, batch: &[usize]) -> Vec<f32> {
-    batch
-        .iter()
-        .flat_map(|&p| &pool[p * width..(p + 1) * width])
-        .copied()
-        .collect()
+    batch.iter().flat_map(|&p| &pool[p * width..(p + 1) * width]).copied().collect()
 }
 
 /// A buffer of two rows more than the largest batch, full of poison.
@@ -36,9 +32,7 @@ pub(super) fn poisoned<B: Backend>(
     let rows = checks.level.pool_rows() + 2;
     let made = checks.backend.rows(rows, width);
     let mut buffer = checks.made(case, made)?;
-    checks
-        .backend
-        .upload(&vec![POISON; rows * width], &mut buffer);
+    checks.backend.upload(&vec![POISON; rows * width], &mut buffer);
     Some(buffer)
 }
 
@@ -55,9 +49,7 @@ pub(super) fn read_back<B: Backend>(
 }
 
 fn norms<B: Backend>(checks: &mut Checks<'_, B>) {
-    let wide: &[usize] = checks
-        .level
-        .pick(&[64, 576], &[64, 256, 576, 1536, 2048, 5120]);
+    let wide: &[usize] = checks.level.pick(&[64, 576], &[64, 256, 576, 1536, 2048, 5120]);
     for (i, &width) in ODD_WIDTHS.iter().chain(wide).enumerate() {
         let format = [Format::F32, Format::F16, Format::Bf16][i % 3];
         let eps = [1e-5, 1e-6][i % 2];
@@ -73,12 +65,7 @@ fn norm<B: Backend>(checks: &mut Checks<'_, B>, width: usize, format: Format, ep
     let mut noise = Noise::new(width as u64);
     let pool = input::pool(&mut noise, checks.level.pool_rows(), width);
     let bytes = input::matrix(&mut noise, format, 1, width);
-    let matrix = Matrix {
-        format,
-        rows: 1,
-        cols: width,
-        bytes: &bytes,
-    };
+    let matrix = Matrix { format, rows: 1, cols: width, bytes: &bytes };
     let w: Vec<f32> = (0..width).map(|i| read_float(format, &bytes, i)).collect();
     let mut want = vec![0.0; pool.len()];
     checks.reference(&case, || {
@@ -119,9 +106,7 @@ fn ropes<B: Backend>(checks: &mut Checks<'_, B>) {
         (32, 128, 128, Pairing::Halves, 5e5),
     ];
     let count = checks.level.pick(6, 8);
-    shapes[..count]
-        .iter()
-        .for_each(|&shape| rope(checks, shape));
+    shapes[..count].iter().for_each(|&shape| rope(checks, shape));
 }
 
 fn rope<B: Backend>(checks: &mut Checks<'_, B>, shape: RopeShape) {
@@ -134,12 +119,7 @@ fn rope<B: Backend>(checks: &mut Checks<'_, B>, shape: RopeShape) {
     let mut noise = Noise::new(dims as u64);
     let pool = input::pool(&mut noise, checks.level.pool_rows(), width);
     let positions: Vec<u32> = (0..checks.level.pool_rows())
-        .map(|r| {
-            [0, 1, 63, 64, 8191]
-                .get(r)
-                .copied()
-                .unwrap_or(noise.below(1 << 18) as u32)
-        })
+        .map(|r| [0, 1, 63, 64, 8191].get(r).copied().unwrap_or(noise.below(1 << 18) as u32))
         .collect();
     let mut want = pool.clone();
     checks.reference(&case, || {
@@ -154,13 +134,7 @@ fn rope<B: Backend>(checks: &mut Checks<'_, B>, shape: RopeShape) {
         };
         checks.backend.upload(&gather(&pool, width, &batch), &mut x);
         let at: Vec<u32> = batch.iter().map(|&p| positions[p]).collect();
-        checks.backend.rope(
-            &mut x,
-            heads,
-            dim,
-            pairing,
-            &RopeRows::new(theta, dims, &at),
-        );
+        checks.backend.rope(&mut x, heads, dim, pairing, &RopeRows::new(theta, dims, &at));
         let got = read_back(checks, &x, batch.len(), width);
         checks.compare(&case, width, &want, &batch, &got);
     }
@@ -185,10 +159,7 @@ fn elementwise<B: Backend>(checks: &mut Checks<'_, B>) {
 fn silu_mul<B: Backend>(checks: &mut Checks<'_, B>, width: usize, gate: &[f32], up: &[f32]) {
     let case = format!("silu_mul [{width}]");
     let want: Vec<f32> = checks.reference(&case, || {
-        gate.iter()
-            .zip(up)
-            .map(|(&g, &u)| flush(arith::exp::silu(g) * u))
-            .collect()
+        gate.iter().zip(up).map(|(&g, &u)| flush(arith::exp::silu(g) * u)).collect()
     });
     for batch in batches(checks.level) {
         let Some(mut g) = poisoned(checks, &case, width) else {
@@ -210,9 +181,8 @@ fn silu_mul<B: Backend>(checks: &mut Checks<'_, B>, width: usize, gate: &[f32], 
 
 fn add<B: Backend>(checks: &mut Checks<'_, B>, width: usize, a: &[f32], b: &[f32]) {
     let case = format!("add [{width}]");
-    let want: Vec<f32> = checks.reference(&case, || {
-        a.iter().zip(b).map(|(a, b)| flush(a + b)).collect()
-    });
+    let want: Vec<f32> =
+        checks.reference(&case, || a.iter().zip(b).map(|(a, b)| flush(a + b)).collect());
     for batch in batches(checks.level) {
         let Some(mut x) = poisoned(checks, &case, width) else {
             return;
@@ -235,13 +205,9 @@ fn dense_silu<B: Backend>(checks: &mut Checks<'_, B>) {
     let tiny = 0x2b80_0000u32; // 2^-40
     let side = |end: f32, sign: f32| {
         let end = (sign * end).to_bits();
-        (tiny..=end)
-            .step_by(step)
-            .map(move |b| sign * f32::from_bits(b))
+        (tiny..=end).step_by(step).map(move |b| sign * f32::from_bits(b))
     };
-    let mut values: Vec<f32> = side(EXP_MIN - 2.0, -1.0)
-        .chain(side(EXP_MAX + 2.0, 1.0))
-        .collect();
+    let mut values: Vec<f32> = side(EXP_MIN - 2.0, -1.0).chain(side(EXP_MAX + 2.0, 1.0)).collect();
     values.extend([0.0, -0.0, EXP_MIN, EXP_MAX, -EXP_MAX]);
     values.resize(values.len().next_multiple_of(WIDTH), 1.0);
     let case = "silu_mul over its domain";
@@ -253,10 +219,7 @@ fn dense_silu<B: Backend>(checks: &mut Checks<'_, B>) {
         }
         let up = vec![up[i % 2]; WIDTH];
         let want: Vec<f32> = checks.reference(case, || {
-            gate.iter()
-                .zip(&up)
-                .map(|(&g, &u)| flush(arith::exp::silu(g) * u))
-                .collect()
+            gate.iter().zip(&up).map(|(&g, &u)| flush(arith::exp::silu(g) * u)).collect()
         });
         let made = [1, 1, 3].map(|rows| checks.backend.rows(rows, WIDTH));
         let [g, u, out] = made.map(|made| checks.made(case, made));

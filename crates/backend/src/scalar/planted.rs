@@ -36,11 +36,7 @@ pub(super) fn linear(defect: Defect, m: &Matrix<'_>, at: Row, x: &[f32], out: &m
     let quantised = quantise(defect, x);
     for (n, out) in out.iter_mut().enumerate() {
         let sum = dot(defect, m, at, n, x, &quantised);
-        *out = if defect == Defect::UnflushedLinear {
-            sum
-        } else {
-            flush(sum)
-        };
+        *out = if defect == Defect::UnflushedLinear { sum } else { flush(sum) };
     }
 }
 
@@ -73,11 +69,7 @@ fn dot(defect: Defect, m: &Matrix<'_>, at: Row, n: usize, x: &[f32], quantised: 
             *g = if m.format.is_float() {
                 *g + slice_float(defect, m, n, values, x)
             } else {
-                fma(
-                    slice_block(defect, m, n, values, &quantised.q),
-                    quantised.d[slice],
-                    *g,
-                )
+                fma(slice_block(defect, m, n, values, &quantised.q), quantised.d[slice], *g)
             };
         }
     }
@@ -93,18 +85,12 @@ fn dot(defect: Defect, m: &Matrix<'_>, at: Row, n: usize, x: &[f32], quantised: 
 }
 
 fn multiply_add(defect: Defect, a: f32, b: f32, c: f32) -> f32 {
-    if defect == Defect::UnfusedDot {
-        a * b + c
-    } else {
-        fma(a, b, c)
-    }
+    if defect == Defect::UnfusedDot { a * b + c } else { fma(a, b, c) }
 }
 
 fn slice_float(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, x: &[f32]) -> f32 {
     let row = m.row(n);
-    values.fold(0.0, |acc, i| {
-        multiply_add(defect, read_float(m.format, row, i), x[i], acc)
-    })
+    values.fold(0.0, |acc, i| multiply_add(defect, read_float(m.format, row, i), x[i], acc))
 }
 
 fn slice_block(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, q: &[i16]) -> f32 {
@@ -119,11 +105,7 @@ fn slice_block(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, q
             affine.a = f32::from(half & 0x3ff) / 16_777_216.0;
         }
         let q = &q[from..from + width];
-        let dot: i32 = w
-            .iter()
-            .zip(q)
-            .map(|(&w, &q)| i32::from(w) * i32::from(q))
-            .sum();
+        let dot: i32 = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
         let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
         acc = multiply_add(defect, dot as f32, affine.a, acc);
         if let Some(c) = affine.c {
@@ -168,11 +150,7 @@ pub(super) fn store(defect: Option<Defect>, dtype: KvDtype, x: f32) -> f32 {
             (x * 16_777_216.0).round_ties_even() / 16_777_216.0
         }
         (Some(Defect::InfiniteHalf), KvDtype::F16) if f32_to_f16(x) & 0x7fff == 0x7bff => {
-            if x.abs() < 65520.0 {
-                dtype.round(x)
-            } else {
-                x.signum() * f32::INFINITY
-            }
+            if x.abs() < 65520.0 { dtype.round(x) } else { x.signum() * f32::INFINITY }
         }
         _ => dtype.round(x),
     }
@@ -180,11 +158,7 @@ pub(super) fn store(defect: Option<Defect>, dtype: KvDtype, x: f32) -> f32 {
 
 /// The page table of a row and how many keys it sees.
 pub(super) fn visible(defect: Option<Defect>, map: &RowMap, at: RowAt) -> (&[u32], usize) {
-    let table = if defect == Some(Defect::FirstTable) {
-        0
-    } else {
-        at.table
-    };
+    let table = if defect == Some(Defect::FirstTable) { 0 } else { at.table };
     let table = &map.tables[table];
     let visible = at.position as usize + 1;
     let seen = match defect {
@@ -216,11 +190,7 @@ pub(super) fn attend(defect: Defect, q: &[f32], k: &[f32], v: &[f32], out: &mut 
         }
         push(&mut part, tile);
         if to.is_multiple_of(chunk) || to == keys {
-            push(
-                &mut whole,
-                part.take()
-                    .unwrap_or_else(|| unreachable!("a tile was pushed")),
-            );
+            push(&mut whole, part.take().unwrap_or_else(|| unreachable!("a tile was pushed")));
         }
         from = to;
     }

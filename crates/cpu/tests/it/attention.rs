@@ -28,16 +28,9 @@ fn streams(random: &mut Random, heads: Heads, lengths: &[usize]) -> (Vec<Stream>
         k[2] = 2.0_f32.powi(-14) - 2.0_f32.powi(-26);
         let mut v = random.values(n * width, 3.0);
         // Dims so small that the sums of some tiles flush and those of others don't.
-        v.iter_mut()
-            .skip(4)
-            .step_by(5)
-            .for_each(|v| *v *= 2.0_f32.powi(-35));
+        v.iter_mut().skip(4).step_by(5).for_each(|v| *v *= 2.0_f32.powi(-35));
         v[..4].copy_from_slice(&[-1e6, 65519.0, 3e-5, 2.0_f32.powi(-14) - 2.0_f32.powi(-25)]);
-        Stream {
-            k,
-            v,
-            table: table.into(),
-        }
+        Stream { k, v, table: table.into() }
     };
     (lengths.iter().map(&mut stream).collect(), pages)
 }
@@ -72,10 +65,7 @@ fn check(heads: Heads, lengths: &[usize], cut: usize, seed: u64) {
     let mut asked: Vec<RowAt> = lengths
         .iter()
         .enumerate()
-        .map(|(table, &n)| RowAt {
-            table,
-            position: n as u32 - 1,
-        })
+        .map(|(table, &n)| RowAt { table, position: n as u32 - 1 })
         .collect();
     asked.extend((0..30).map(|_| all[random.below(all.len())]));
     asked.extend(&all[all.len() - 11.min(all.len())..]);
@@ -90,10 +80,7 @@ fn check(heads: Heads, lengths: &[usize], cut: usize, seed: u64) {
             let case = format!("{name}: {heads:?} {dtype:?} {lengths:?} by {cut}");
             let mut kv = cpu.kv(dtype, pages, heads).unwrap();
             for rows in all.chunks(cut) {
-                let map = RowMap {
-                    rows: rows.to_vec(),
-                    tables: tables.clone(),
-                };
+                let map = RowMap { rows: rows.to_vec(), tables: tables.clone() };
                 let gather = |of: fn(&Stream) -> &Vec<f32>| -> Vec<f32> {
                     let row = |at: &RowAt| {
                         let from = at.position as usize * kv_width;
@@ -105,10 +92,7 @@ fn check(heads: Heads, lengths: &[usize], cut: usize, seed: u64) {
                 let v = upload(&cpu, &gather(|s| &s.v), kv_width);
                 cpu.kv_write(&mut kv, &k, &v, &map);
             }
-            let map = RowMap {
-                rows: asked.clone(),
-                tables: tables.clone(),
-            };
+            let map = RowMap { rows: asked.clone(), tables: tables.clone() };
             let q = upload(&cpu, &q, q_width);
             let mut out = cpu.rows(asked.len(), q_width).unwrap();
             cpu.attention(&q, &kv, &map, &mut out);
@@ -119,39 +103,24 @@ fn check(heads: Heads, lengths: &[usize], cut: usize, seed: u64) {
 
 #[test]
 fn attention_equals_the_reference_for_every_head_shape() {
-    for (query, kv, dim) in [
-        (9, 3, 64),
-        (2, 2, 32),
-        (4, 1, 40),
-        (2, 1, 128),
-        (3, 3, 12),
-        (2, 1, 96),
-    ] {
+    for (query, kv, dim) in
+        [(9, 3, 64), (2, 2, 32), (4, 1, 40), (2, 1, 128), (3, 3, 12), (2, 1, 96)]
+    {
         check(Heads { query, kv, dim }, &[70, 1, 9], 50, 21);
     }
 }
 
 #[test]
 fn attention_equals_the_reference_at_the_edges_of_tiles_and_chunks() {
-    let heads = Heads {
-        query: 2,
-        kv: 1,
-        dim: 16,
-    };
-    for n in [
-        1, 2, 31, 32, 33, 63, 64, 65, 128, 511, 512, 513, 577, 1024, 1100,
-    ] {
+    let heads = Heads { query: 2, kv: 1, dim: 16 };
+    for n in [1, 2, 31, 32, 33, 63, 64, 65, 128, 511, 512, 513, 577, 1024, 1100] {
         check(heads, &[n], 300, 22);
     }
 }
 
 #[test]
 fn attention_does_not_depend_on_how_the_cache_was_filled() {
-    let heads = Heads {
-        query: 6,
-        kv: 2,
-        dim: 24,
-    };
+    let heads = Heads { query: 6, kv: 2, dim: 24 };
     for cut in [1, 7, 64, 1000] {
         check(heads, &[130, 65], cut, 23);
     }

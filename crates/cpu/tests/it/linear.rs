@@ -53,19 +53,11 @@ fn expected(matrices: &[Matrix<'_>], x: &[f32]) -> Vec<Vec<f32>> {
 /// Checks `shapes` (format, outputs) over one K for several row counts on every backend.
 fn check(shapes: &[(Format, usize)], cols: usize, row_counts: &[usize], seed: u64) {
     let mut random = Random(seed);
-    let stored: Vec<_> = shapes
-        .iter()
-        .map(|&(f, n)| random.stored(f, n, cols))
-        .collect();
+    let stored: Vec<_> = shapes.iter().map(|&(f, n)| random.stored(f, n, cols)).collect();
     let matrices: Vec<_> = shapes
         .iter()
         .zip(&stored)
-        .map(|(&(format, rows), bytes)| Matrix {
-            format,
-            rows,
-            cols,
-            bytes,
-        })
+        .map(|(&(format, rows), bytes)| Matrix { format, rows, cols, bytes })
         .collect();
     let most = *row_counts.iter().max().unwrap();
     let x = inputs(&mut random, most, cols);
@@ -84,10 +76,7 @@ fn check(shapes: &[(Format, usize)], cols: usize, row_counts: &[usize], seed: u6
                 let out = download(&cpu, out, most * m.rows);
                 let (done, rest) = out.split_at(rows * m.rows);
                 assert_same(done, &expected[..rows * m.rows], &case);
-                assert!(
-                    rest.iter().all(|x| x.to_bits() == 0),
-                    "{case}: wrote past its rows"
-                );
+                assert!(rest.iter().all(|x| x.to_bits() == 0), "{case}: wrote past its rows");
             }
         }
     }
@@ -96,28 +85,15 @@ fn check(shapes: &[(Format, usize)], cols: usize, row_counts: &[usize], seed: u6
 #[test]
 fn block_formats_equal_the_reference_for_every_row_count() {
     for format in BLOCKS {
-        check(
-            &[(format, 21)],
-            576,
-            &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 17, 33, 130],
-            1,
-        );
+        check(&[(format, 21)], 576, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 17, 33, 130], 1);
     }
 }
 
 #[test]
 fn block_formats_equal_the_reference_for_every_width() {
     for format in BLOCKS {
-        for (i, cols) in [32, 64, 224, 256, 288, 1536, 2080, 2304, 4128]
-            .into_iter()
-            .enumerate()
-        {
-            check(
-                &[(format, [1, 7, 8, 9, 16, 17, 33, 40, 24][i])],
-                cols,
-                &[1, 3, 4, 14],
-                2,
-            );
+        for (i, cols) in [32, 64, 224, 256, 288, 1536, 2080, 2304, 4128].into_iter().enumerate() {
+            check(&[(format, [1, 7, 8, 9, 16, 17, 33, 40, 24][i])], cols, &[1, 3, 4, 14], 2);
         }
     }
 }
@@ -126,16 +102,8 @@ fn block_formats_equal_the_reference_for_every_width() {
 fn float_formats_equal_the_reference_for_every_row_count_and_width() {
     for format in FLOATS {
         check(&[(format, 45)], 300, &[1, 2, 3, 4, 5, 8, 9, 17, 130], 3);
-        for (i, cols) in [1, 2, 31, 33, 255, 256, 257, 576, 2305]
-            .into_iter()
-            .enumerate()
-        {
-            check(
-                &[(format, [1, 7, 8, 9, 16, 17, 31, 32, 33][i])],
-                cols,
-                &[1, 4, 6],
-                4,
-            );
+        for (i, cols) in [1, 2, 31, 33, 255, 256, 257, 576, 2305].into_iter().enumerate() {
+            check(&[(format, [1, 7, 8, 9, 16, 17, 31, 32, 33][i])], cols, &[1, 4, 6], 4);
         }
     }
 }
@@ -151,12 +119,7 @@ fn matrices_of_several_formats_share_one_call() {
 
 #[test]
 fn work_that_is_spread_over_the_pool_equals_the_reference() {
-    check(
-        &[(Format::Q4_1, 576), (Format::Q8_0, 190)],
-        576,
-        &[1, 4, 40],
-        7,
-    );
+    check(&[(Format::Q4_1, 576), (Format::Q8_0, 190)], 576, &[1, 4, 40], 7);
 }
 
 #[test]
@@ -172,19 +135,10 @@ fn the_largest_integers_do_not_overflow() {
                     block[2..4].copy_from_slice(&0xbc00_u16.to_le_bytes());
                 }
             }
-            let matrix = Matrix {
-                format,
-                rows: 9,
-                cols,
-                bytes: &bytes,
-            };
+            let matrix = Matrix { format, rows: 9, cols, bytes: &bytes };
             let rows = 12;
             let sign = |i: usize| {
-                if i / cols % 3 == 2 && i.is_multiple_of(2) {
-                    -1.0
-                } else {
-                    1.0
-                }
+                if i / cols % 3 == 2 && i.is_multiple_of(2) { -1.0 } else { 1.0 }
             };
             let x: Vec<_> = (0..rows * cols).map(|i| 7.0 * sign(i)).collect();
             let expected = expected(&[matrix], &x);
@@ -208,12 +162,7 @@ fn a_row_looked_up_equals_the_reference() {
     for format in BLOCKS.into_iter().chain(FLOATS) {
         let (rows, cols) = (29, 96);
         let bytes = random.stored(format, rows, cols);
-        let matrix = Matrix {
-            format,
-            rows,
-            cols,
-            bytes: &bytes,
-        };
+        let matrix = Matrix { format, rows, cols, bytes: &bytes };
         let ids = [0_u32, 28, 7, 8, 8, 15, 16];
         let mut expected = Vec::new();
         for id in ids {

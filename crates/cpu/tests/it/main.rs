@@ -30,10 +30,7 @@ struct Random(u64);
 
 impl Random {
     fn bits(&mut self) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) as u32 ^ (self.0 >> 13) as u32
     }
 
@@ -61,20 +58,12 @@ impl Random {
         for _ in 0..rows * cols / format.block_values() {
             match format {
                 Format::F32 => {
-                    let x = if self.below(29) == 0 {
-                        1e-12
-                    } else {
-                        self.value()
-                    };
+                    let x = if self.below(29) == 0 { 1e-12 } else { self.value() };
                     bytes.extend(x.to_le_bytes());
                 }
                 Format::F16 => bytes.extend(scale(self).to_le_bytes()),
                 Format::Bf16 => {
-                    let x = if self.below(29) == 0 {
-                        1e-12
-                    } else {
-                        self.value()
-                    };
+                    let x = if self.below(29) == 0 { 1e-12 } else { self.value() };
                     bytes.extend(((x.to_bits() >> 16) as u16).to_le_bytes());
                 }
                 _ => {
@@ -134,32 +123,15 @@ fn the_conformance_suite_passes_in_full() {
 #[test]
 fn a_request_that_cannot_fit_is_refused_with_its_numbers() {
     let cpu = Cpu::new(1, Isa::Auto).unwrap();
-    let heads = backend::Heads {
-        query: 8,
-        kv: 8,
-        dim: 128,
-    };
-    let error = cpu
-        .kv(arith::attention::KvDtype::F16, 1 << 30, heads)
-        .err()
-        .unwrap();
+    let heads = backend::Heads { query: 8, kv: 8, dim: 128 };
+    let error = cpu.kv(arith::attention::KvDtype::F16, 1 << 30, heads).err().unwrap();
     assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error}");
     let error = cpu.rows(1 << 30, 1 << 20).unwrap_err();
     assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error}");
-    let matrix = Matrix {
-        format: Format::Q4_1,
-        rows: 2,
-        cols: 33,
-        bytes: &[],
-    };
+    let matrix = Matrix { format: Format::Q4_1, rows: 2, cols: 33, bytes: &[] };
     let error = cpu.linear(&matrix).err().unwrap().to_string();
     assert!(error.contains("a multiple of 32, found 33"), "{error}");
-    let matrix = Matrix {
-        format: Format::Q4_1,
-        rows: 2,
-        cols: 32,
-        bytes: &[0; 39],
-    };
+    let matrix = Matrix { format: Format::Q4_1, rows: 2, cols: 32, bytes: &[0; 39] };
     let error = cpu.linear(&matrix).err().unwrap().to_string();
     assert!(error.contains("expected 40, found 39"), "{error}");
 }
@@ -167,10 +139,6 @@ fn a_request_that_cannot_fit_is_refused_with_its_numbers() {
 #[test]
 fn the_device_is_named_with_its_threads_and_kernels() {
     let cpu = Cpu::new(3, Isa::Scalar).unwrap();
-    assert!(
-        cpu.device().ends_with(", 3 threads, scalar"),
-        "{}",
-        cpu.device()
-    );
+    assert!(cpu.device().ends_with(", 3 threads, scalar"), "{}", cpu.device());
     assert_eq!((cpu.name(), cpu.threads()), ("cpu", 3));
 }

@@ -37,36 +37,20 @@ static COUNTING: Counting = Counting;
 #[test]
 fn ops_allocate_nothing_after_their_first_call() {
     let mut random = Random(31);
-    let heads = Heads {
-        query: 9,
-        kv: 3,
-        dim: 64,
-    };
+    let heads = Heads { query: 9, kv: 3, dim: 64 };
     for (name, cpu) in backends() {
         let formats = [Format::Q4_1, Format::Q8_0, Format::F16];
         let stored = formats.map(|f| random.stored(f, 576, 576));
         let packed = [0, 1, 2].map(|i| {
-            let matrix = Matrix {
-                format: formats[i],
-                rows: 576,
-                cols: 576,
-                bytes: &stored[i],
-            };
+            let matrix = Matrix { format: formats[i], rows: 576, cols: 576, bytes: &stored[i] };
             cpu.linear(&matrix).unwrap()
         });
         let ones = 1.0_f32.to_le_bytes().repeat(576);
-        let w = Matrix {
-            format: Format::F32,
-            rows: 1,
-            cols: 576,
-            bytes: &ones,
-        };
+        let w = Matrix { format: Format::F32, rows: 1, cols: 576, bytes: &ones };
         let w = cpu.vector(&w).unwrap();
         let mut kv = cpu.kv(KvDtype::F16, 10, heads).unwrap();
         let map = |rows: u32| RowMap {
-            rows: (0..rows)
-                .map(|position| RowAt { table: 0, position })
-                .collect(),
+            rows: (0..rows).map(|position| RowAt { table: 0, position }).collect(),
             tables: vec![Arc::from((0..10).collect::<Vec<u32>>())],
         };
         let mut x = upload(&cpu, &random.values(40 * 576, 1.0), 576);
@@ -87,10 +71,7 @@ fn ops_allocate_nothing_after_their_first_call() {
             cpu.silu_mul(b, c, n, a);
             cpu.add(&mut x, a, n);
             let made = ALLOCATIONS.get() - before;
-            assert!(
-                rows == 40 || made == 0,
-                "{name}: {made} allocations for {rows} rows"
-            );
+            assert!(rows == 40 || made == 0, "{name}: {made} allocations for {rows} rows");
         }
     }
 }

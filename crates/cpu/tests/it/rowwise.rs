@@ -23,12 +23,7 @@ fn norms_equal_the_reference() {
         let w = random.values(width, 2.0);
         let bytes: Vec<u8> = w.iter().flat_map(|w| w.to_le_bytes()).collect();
         let format = arith::format::Format::F32;
-        let matrix = arith::format::Matrix {
-            format,
-            rows: 1,
-            cols: width,
-            bytes: &bytes,
-        };
+        let matrix = arith::format::Matrix { format, rows: 1, cols: width, bytes: &bytes };
         let mut x = usual(&mut random, 70, width);
         x[7 * width] = f32::NAN;
         x[8 * width] = 2.0_f32.powi(60);
@@ -43,11 +38,7 @@ fn norms_equal_the_reference() {
                 let mut out = cpu.rows(n, width).unwrap();
                 cpu.rms_norm(&rows, &w, 1e-5, n, &mut out);
                 let out = download(&cpu, &out, n * width);
-                assert_same(
-                    &out,
-                    &expected[..n * width],
-                    &format!("{name}, width {width}"),
-                );
+                assert_same(&out, &expected[..n * width], &format!("{name}, width {width}"));
             }
         }
     }
@@ -89,11 +80,7 @@ fn gates_equal_the_reference() {
             for n in ROWS {
                 let mut out = cpu.rows(n, width).unwrap();
                 cpu.silu_mul(&gate, &up, n, &mut out);
-                assert_same(
-                    &download(&cpu, &out, n * width),
-                    &expected[..n * width],
-                    &name,
-                );
+                assert_same(&download(&cpu, &out, n * width), &expected[..n * width], &name);
             }
         }
     }
@@ -103,15 +90,10 @@ fn gates_equal_the_reference() {
 fn silu_equals_the_reference_over_its_domain() {
     // Every 997th f32 of both signs, whatever it is but NaN.
     let finite = |x: &f32| !x.is_nan();
-    let gate: Vec<f32> = (0..u32::MAX / 997)
-        .map(|i| f32::from_bits(i * 997))
-        .collect();
+    let gate: Vec<f32> = (0..u32::MAX / 997).map(|i| f32::from_bits(i * 997)).collect();
     let gate: Vec<f32> = gate.into_iter().filter(finite).collect();
     let gate = &gate[..gate.len() / 64 * 64];
-    let expected: Vec<_> = gate
-        .iter()
-        .map(|&g| arith::float::flush(arith::exp::silu(g)))
-        .collect();
+    let expected: Vec<_> = gate.iter().map(|&g| arith::float::flush(arith::exp::silu(g))).collect();
     for (name, cpu) in backends() {
         let n = gate.len() / 64;
         let rows = upload(&cpu, gate, 64);

@@ -66,15 +66,13 @@ impl Live {
     pub(crate) fn send(&self, frame: Frame) -> Result<(), LinkError> {
         let bytes = frame.payload.len();
         let writer = Writer::new(frame)?;
-        self.queue
-            .push(writer, bytes, self.send_timeout)
-            .map_err(|full| match full {
-                Full::Closed => self.failure().unwrap_or(LinkError::Closed),
-                Full::Deadline => LinkError::QueueFull {
-                    rank: self.place.next(),
-                    waited_ms: self.send_timeout.as_millis() as u64,
-                },
-            })
+        self.queue.push(writer, bytes, self.send_timeout).map_err(|full| match full {
+            Full::Closed => self.failure().unwrap_or(LinkError::Closed),
+            Full::Deadline => LinkError::QueueFull {
+                rank: self.place.next(),
+                waited_ms: self.send_timeout.as_millis() as u64,
+            },
+        })
     }
 
     /// Ends the epoch: both links close, and the compute side hears the first error.
@@ -110,11 +108,7 @@ impl Live {
 
     /// Why the epoch is over, once it is.
     pub(crate) fn failure(&self) -> Option<LinkError> {
-        if self.is(Phase::Open) {
-            None
-        } else {
-            locked(&self.failure).clone()
-        }
+        if self.is(Phase::Open) { None } else { locked(&self.failure).clone() }
     }
 
     pub(crate) fn set_progress(&self, round: Round, done: u64) {
@@ -178,9 +172,7 @@ pub(crate) async fn until(phase: &mut watch::Receiver<Phase>, to: Phase) {
 
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Live")
-            .field("place", &self.place)
-            .finish_non_exhaustive()
+        f.debug_struct("Live").field("place", &self.place).finish_non_exhaustive()
     }
 }
 

@@ -44,11 +44,7 @@ impl Place {
             Kind::Stop => self.pass(Stop::decode(&frame.payload)?.origin),
             Kind::Cancel => {
                 let cancel = Cancel::decode(&frame.payload)?;
-                if cancel.epoch == self.epoch {
-                    self.pass(cancel.origin)
-                } else {
-                    Ok(Relay::Drop)
-                }
+                if cancel.epoch == self.epoch { self.pass(cancel.origin) } else { Ok(Relay::Drop) }
             }
         };
         decided.map_err(|error| error.at(self.previous()))
@@ -62,27 +58,17 @@ impl Place {
         if origin == self.rank {
             return Ok(Relay::Drop);
         }
-        Ok(Relay::Deliver {
-            onward: origin != self.next(),
-        })
+        Ok(Relay::Deliver { onward: origin != self.next() })
     }
 
     fn beat(self, beat: Beat) -> Result<Relay, WireError> {
         let previous = self.previous();
         if beat.rank != previous {
-            return Err(WireError::BadRank(Fault::new(
-                "beat.rank",
-                previous,
-                beat.rank,
-            )));
+            return Err(WireError::BadRank(Fault::new("beat.rank", previous, beat.rank)));
         }
         if beat.epoch != self.epoch {
             let (ours, theirs) = (self.epoch.0, beat.epoch.0);
-            let fault = Fault::new(
-                "beat.epoch",
-                format!("{ours:016x}"),
-                format!("{theirs:016x}"),
-            );
+            let fault = Fault::new("beat.epoch", format!("{ours:016x}"), format!("{theirs:016x}"));
             return Err(WireError::OtherEpoch(fault));
         }
         Ok(Relay::Beat(beat))
@@ -96,17 +82,8 @@ mod tests {
     #[test]
     fn the_rank_before_the_origin_keeps_a_stop_to_itself() {
         let world = 3;
-        let place = |rank| Place {
-            rank: Rank(rank),
-            world,
-            epoch: Epoch(1),
-        };
-        let stop = |origin| {
-            Frame::stop(&Stop {
-                origin: Rank(origin),
-                reason: String::new(),
-            })
-        };
+        let place = |rank| Place { rank: Rank(rank), world, epoch: Epoch(1) };
+        let stop = |origin| Frame::stop(&Stop { origin: Rank(origin), reason: String::new() });
         let relay = |rank, origin| place(rank).relay(&stop(origin)).ok();
         assert_eq!(relay(0, 2), Some(Relay::Deliver { onward: true }));
         assert_eq!(relay(1, 2), Some(Relay::Deliver { onward: false }));
@@ -116,11 +93,7 @@ mod tests {
 
     #[test]
     fn a_beat_is_the_neighbours_and_of_this_epoch() {
-        let place = Place {
-            rank: Rank(0),
-            world: 3,
-            epoch: Epoch(1),
-        };
+        let place = Place { rank: Rank(0), world: 3, epoch: Epoch(1) };
         let relay = |rank, epoch| {
             let beat = Beat {
                 rank: Rank(rank),

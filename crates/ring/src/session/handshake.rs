@@ -43,20 +43,11 @@ impl Noise {
     fn new(key: &Key, cipher: Cipher, prologue: &[u8; 16], connector: bool) -> Self {
         let name = cipher.noise();
         let built = name.parse().and_then(|params: NoiseParams| {
-            let builder = Builder::new(params)
-                .psk(0, key.bytes())?
-                .prologue(prologue)?;
-            if connector {
-                builder.build_initiator()
-            } else {
-                builder.build_responder()
-            }
+            let builder = Builder::new(params).psk(0, key.bytes())?.prologue(prologue)?;
+            if connector { builder.build_initiator() } else { builder.build_responder() }
         });
         match built {
-            Ok(state) => Self {
-                state,
-                key: key.clone(),
-            },
+            Ok(state) => Self { state, key: key.clone() },
             Err(error) => unreachable!("{name} is built with all it needs: {error}"),
         }
     }
@@ -106,13 +97,7 @@ impl Called {
     /// `BadAnswer` when it was not made for this handshake.
     pub fn answered(mut self, message: &[u8]) -> Result<(Finished, Vec<u8>), SessionError> {
         let payload = self.0.read(message).ok_or(SessionError::BadAnswer)?;
-        Ok((
-            Finished {
-                noise: self.0,
-                connector: true,
-            },
-            payload,
-        ))
+        Ok((Finished { noise: self.0, connector: true }, payload))
     }
 }
 
@@ -134,10 +119,7 @@ impl Answering {
     /// `NoRandom`.
     pub fn answer(mut self, payload: &[u8]) -> Result<(Finished, Vec<u8>), SessionError> {
         let message = self.0.write(payload)?;
-        let finished = Finished {
-            noise: self.0,
-            connector: false,
-        };
+        let finished = Finished { noise: self.0, connector: false };
         Ok((finished, message))
     }
 }
@@ -152,10 +134,7 @@ impl Finished {
             return match state.into_stateless_transport_mode() {
                 Ok(noise) => {
                     let noise = Arc::new(noise);
-                    (
-                        Sealer::new(Guard::Noise(noise.clone())),
-                        Opener::new(Guard::Noise(noise)),
-                    )
+                    (Sealer::new(Guard::Noise(noise.clone())), Opener::new(Guard::Noise(noise)))
                 }
                 Err(error) => unreachable!("both messages have been exchanged: {error}"),
             };

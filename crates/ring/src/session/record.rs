@@ -38,11 +38,7 @@ pub struct Sealer {
 
 impl Sealer {
     pub(super) fn new(guard: Guard) -> Self {
-        Self {
-            guard,
-            counter: 0,
-            first: Vec::new(),
-        }
+        Self { guard, counter: 0, first: Vec::new() }
     }
 
     /// Appends the records of one frame, given in two pieces, to `out`.
@@ -64,11 +60,7 @@ impl Sealer {
     }
 
     fn record(&mut self, body: &[u8], out: &mut Vec<u8>) {
-        assert!(
-            !body.is_empty() && body.len() <= BODY_BYTES_MAX,
-            "a record of {}",
-            body.len()
-        );
+        assert!(!body.is_empty() && body.len() <= BODY_BYTES_MAX, "a record of {}", body.len());
         let sealed = body.len() + TAG_BYTES;
         out.extend_from_slice(&(sealed as u16).to_le_bytes());
         match &self.guard {
@@ -76,11 +68,7 @@ impl Sealer {
                 let start = out.len();
                 out.resize(start + sealed, 0);
                 let written = noise.write_message(self.counter, body, &mut out[start..]);
-                assert_eq!(
-                    written.ok(),
-                    Some(sealed),
-                    "a body of legal size always seals"
-                );
+                assert_eq!(written.ok(), Some(sealed), "a body of legal size always seals");
             }
             Guard::Mac(mac) => {
                 out.extend_from_slice(body);
@@ -104,11 +92,7 @@ impl Opener {
             Guard::Noise(_) => vec![0; BODY_BYTES_MAX],
             Guard::Mac(_) => Vec::new(),
         };
-        Self {
-            guard,
-            counter: 0,
-            body,
-        }
+        Self { guard, counter: 0, body }
     }
 
     /// The body of the next record, given without its length.
@@ -118,10 +102,7 @@ impl Opener {
     /// that can be trusted: the link ends.
     pub fn open<'a>(&'a mut self, record: &'a [u8]) -> Result<&'a [u8], SessionError> {
         let number = self.counter;
-        let bad = || SessionError::BadRecord {
-            number,
-            bytes: record.len(),
-        };
+        let bad = || SessionError::BadRecord { number, bytes: record.len() };
         if record.len() <= TAG_BYTES || record.len() > RECORD_BYTES_MAX {
             return Err(bad());
         }
@@ -133,11 +114,7 @@ impl Opener {
             }
             Guard::Mac(mac) => {
                 let (body, tag) = record.split_at(record.len() - TAG_BYTES);
-                if equal(tag, &mac.tag(number, body)) {
-                    Ok(body)
-                } else {
-                    Err(bad())
-                }
+                if equal(tag, &mac.tag(number, body)) { Ok(body) } else { Err(bad()) }
             }
         }
     }
@@ -166,21 +143,14 @@ impl Mac {
             pad.zeroize();
             state
         };
-        Self {
-            inner: padded(0x36),
-            outer: padded(0x5c),
-        }
+        Self { inner: padded(0x36), outer: padded(0x5c) }
     }
 
     /// The whole MAC of the pieces, one after the other.
     pub(super) fn whole(&self, pieces: &[&[u8]]) -> [u8; 32] {
         let mut inner = self.inner.clone();
         pieces.iter().for_each(|p| inner.update(p));
-        self.outer
-            .clone()
-            .chain_update(inner.finalize())
-            .finalize()
-            .into()
+        self.outer.clone().chain_update(inner.finalize()).finalize().into()
     }
 
     fn tag(&self, counter: u64, body: &[u8]) -> [u8; TAG_BYTES] {
@@ -228,14 +198,8 @@ mod tests {
         let mut opener = Opener::new(guard.clone());
         assert_eq!(opener.open(&first).ok(), Some(&b"headone"[..]));
         assert!(opener.open(&first).is_err(), "a replayed record");
-        assert!(
-            Opener::new(guard.clone()).open(second).is_err(),
-            "a record taken out of turn"
-        );
-        assert!(
-            Opener::new(guard).open(&first[..TAG_BYTES]).is_err(),
-            "a record without a body"
-        );
+        assert!(Opener::new(guard.clone()).open(second).is_err(), "a record taken out of turn");
+        assert!(Opener::new(guard).open(&first[..TAG_BYTES]).is_err(), "a record without a body");
     }
 
     #[test]

@@ -117,18 +117,10 @@ async fn prove(
 ) -> Result<Arrival, Broke> {
     let hello = shared.hello(Role::Acceptor, shared.accepts());
     let refusal = hello.refuse(&peer);
-    let answer = Answer {
-        hello,
-        refusal: refusal.clone(),
-    }
-    .encode()?;
+    let answer = Answer { hello, refusal: refusal.clone() }.encode()?;
     let (finished, message) = answering.answer(&answer)?;
     write_message(&mut stream, &message).await?;
-    if peer.epoch == PROBE
-        && refusal
-            .as_ref()
-            .is_none_or(|r| r.code == RefusalCode::OtherEpoch)
-    {
+    if peer.epoch == PROBE && refusal.as_ref().is_none_or(|r| r.code == RefusalCode::OtherEpoch) {
         return Err(asked());
     }
     if let Some(refusal) = refusal {
@@ -139,12 +131,7 @@ async fn prove(
     let (_, mut opener) = finished.records(shared.encrypts());
     let record = read_record(&mut stream).await?;
     let first = opener.open(&record)?.to_vec();
-    Ok(Arrival {
-        stream,
-        epoch: peer.epoch,
-        opener,
-        first,
-    })
+    Ok(Arrival { stream, epoch: peer.epoch, opener, first })
 }
 
 /// What the refusal means, with the first differing field where it is the fingerprint's.

@@ -88,9 +88,7 @@ impl TcpConfig {
     /// Refuses an address that this configuration must not listen on.
     pub(super) fn check_listen(&self, address: SocketAddr) -> Result<(), LinkError> {
         if address.ip().to_canonical().is_unspecified() {
-            return Err(LinkError::WildcardListen {
-                address: address.to_string(),
-            });
+            return Err(LinkError::WildcardListen { address: address.to_string() });
         }
         self.check_loopback(address)
     }
@@ -101,9 +99,7 @@ impl TcpConfig {
         if keyed || is_loopback(address.ip()) {
             return Ok(());
         }
-        Err(LinkError::KeylessAddress {
-            address: address.to_string(),
-        })
+        Err(LinkError::KeylessAddress { address: address.to_string() })
     }
 }
 

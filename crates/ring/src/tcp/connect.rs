@@ -54,13 +54,8 @@ pub(super) async fn reach(
                 Err(Failed::Never(error)) => return Err(error),
                 Err(Failed::Later(error)) => error,
             };
-            let is_unanswered = matches!(
-                error,
-                LinkError::Session {
-                    error: SessionError::Unanswered,
-                    ..
-                }
-            );
+            let is_unanswered =
+                matches!(error, LinkError::Session { error: SessionError::Unanswered, .. });
             unanswered = if is_unanswered { unanswered + 1 } else { 0 };
             if unanswered >= UNANSWERED_MAX {
                 return Err(error);
@@ -76,11 +71,7 @@ pub(super) async fn reach(
 async fn try_address(shared: &Shared, address: &str, epoch: Epoch) -> Result<Departure, Failed> {
     let rank = shared.next_rank();
     let unreachable = |reason: String| {
-        Failed::Later(LinkError::Unreachable {
-            rank,
-            address: address.into(),
-            reason,
-        })
+        Failed::Later(LinkError::Unreachable { rank, address: address.into(), reason })
     };
     let times = &shared.config.times;
     let resolved = match timeout(times.connect, resolve(address)).await {
@@ -89,10 +80,7 @@ async fn try_address(shared: &Shared, address: &str, epoch: Epoch) -> Result<Dep
     };
     let mut failed = unreachable("the name has no address".into());
     for socket in resolved {
-        shared
-            .config
-            .check_loopback(socket)
-            .map_err(Failed::Never)?;
+        shared.config.check_loopback(socket).map_err(Failed::Never)?;
         let stream = match timeout(times.connect, TcpStream::connect(socket)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
@@ -150,23 +138,15 @@ pub(super) async fn shake(
     let hello = shared.hello(Role::Connector, epoch);
     let payload = hello.encode().map_err(|e| Failed::Never(e.into()))?;
     let connector = handshake::connect(&shared.key, cipher, &prologue);
-    let (called, message) = connector
-        .call(&payload)
-        .map_err(|e| Failed::Later(bad(e)))?;
+    let (called, message) = connector.call(&payload).map_err(|e| Failed::Later(bad(e)))?;
     write_message(&mut stream, &message).await.map_err(closed)?;
-    let (min, max) = (
-        HELLO_BYTES + MESSAGE_OVERHEAD_BYTES,
-        ANSWER_BYTES_MAX + MESSAGE_OVERHEAD_BYTES,
-    );
-    let message = read_message(&mut stream, min, max)
-        .await
-        .map_err(|broke| match broke {
-            Broke::Io(_) => Failed::Later(bad(SessionError::Unanswered)),
-            Broke::Session(error) => Failed::Later(bad(error)),
-        })?;
-    let (finished, payload) = called
-        .answered(&message)
-        .map_err(|e| Failed::Later(bad(e)))?;
+    let (min, max) =
+        (HELLO_BYTES + MESSAGE_OVERHEAD_BYTES, ANSWER_BYTES_MAX + MESSAGE_OVERHEAD_BYTES);
+    let message = read_message(&mut stream, min, max).await.map_err(|broke| match broke {
+        Broke::Io(_) => Failed::Later(bad(SessionError::Unanswered)),
+        Broke::Session(error) => Failed::Later(bad(error)),
+    })?;
+    let (finished, payload) = called.answered(&message).map_err(|e| Failed::Later(bad(e)))?;
     let answer = Answer::decode(&payload).map_err(|e| Failed::Never(e.at(rank).into()))?;
     let records = finished.records(shared.encrypts());
     if let Some(refusal) = answer.refusal {
@@ -184,15 +164,9 @@ pub(super) async fn shake(
         });
     }
     // The acceptor has taken this rank's epoch or has the same.
-    let theirs = wire::hello::Hello {
-        epoch,
-        ..answer.hello
-    };
+    let theirs = wire::hello::Hello { epoch, ..answer.hello };
     if let Some(refusal) = hello.refuse(&theirs) {
         return Err(Failed::Never(LinkError::Wire(refusal.error(rank))));
     }
-    Ok(Departure {
-        stream,
-        sealer: records.0,
-    })
+    Ok(Departure { stream, sealer: records.0 })
 }

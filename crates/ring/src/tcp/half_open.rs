@@ -43,15 +43,8 @@ impl HalfOpen {
         }
         let id = table.next;
         table.next += 1;
-        table.entries.push(Entry {
-            id,
-            authentic: false,
-            task: None,
-        });
-        Place {
-            table: self.clone(),
-            id,
-        }
+        table.entries.push(Entry { id, authentic: false, task: None });
+        Place { table: self.clone(), id }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

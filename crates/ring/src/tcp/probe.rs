@@ -23,20 +23,12 @@ pub(super) const PROBE: Epoch = Epoch(0);
 /// `Unreachable` when no answer came.
 pub fn probe(config: TcpConfig, stream: TcpStream) -> Result<(), LinkError> {
     config.check()?;
-    let address = stream
-        .peer_addr()
-        .map_or_else(|e| e.to_string(), |a| a.to_string());
+    let address = stream.peer_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
     let (events, _happenings) = unbounded_channel();
     let shared = Shared::new(config, events);
     let rank = shared.next_rank();
-    let failed = |reason: String| LinkError::Unreachable {
-        rank,
-        address: address.clone(),
-        reason,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let failed = |reason: String| LinkError::Unreachable { rank, address: address.clone(), reason };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| failed(e.to_string()))?;
     let limit = shared.config.times.handshake;
     let answered = runtime.block_on(async {

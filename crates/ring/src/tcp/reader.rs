@@ -72,10 +72,7 @@ impl Reader {
         if self.live.is(Phase::Open) {
             // Whoever is after this rank can't see what happened before it.
             let place = self.live.place;
-            let stop = Stop {
-                origin: place.rank,
-                reason: error.to_string(),
-            };
+            let stop = Stop { origin: place.rank, reason: error.to_string() };
             let _ = self.live.send(Frame::stop(&stop));
         }
         self.live.fail(error);
@@ -91,14 +88,7 @@ impl Reader {
                 self.start = at.end;
                 let body = self.opener.open(&self.buffer[at]);
                 let body = body.map_err(|error| session(self.from, error))?;
-                push(
-                    &mut self.frames,
-                    &mut self.cut,
-                    &self.live,
-                    self.from,
-                    body,
-                    &mut frames,
-                )?;
+                push(&mut self.frames, &mut self.cut, &self.live, self.from, body, &mut frames)?;
                 self.deliver(&mut frames).await?;
             }
             self.fill().await?;
@@ -106,14 +96,7 @@ impl Reader {
     }
 
     fn take(&mut self, body: &[u8], frames: &mut Vec<Frame>) -> Result<(), LinkError> {
-        push(
-            &mut self.frames,
-            &mut self.cut,
-            &self.live,
-            self.from,
-            body,
-            frames,
-        )
+        push(&mut self.frames, &mut self.cut, &self.live, self.from, body, frames)
     }
 
     /// Reads more bytes behind those that are there.
@@ -204,9 +187,7 @@ fn push(
 ) -> Result<(), LinkError> {
     cut.check(body).map_err(|error| session(from, error))?;
     reader.set_rows_bytes_max(live.rows_bytes_max());
-    reader
-        .push(body, frames)
-        .map_err(|error| LinkError::Wire(error.at(from)))
+    reader.push(body, frames).map_err(|error| LinkError::Wire(error.at(from)))
 }
 
 fn session(rank: Rank, error: SessionError) -> LinkError {
@@ -214,10 +195,7 @@ fn session(rank: Rank, error: SessionError) -> LinkError {
 }
 
 fn closed(rank: Rank, reason: &str) -> LinkError {
-    LinkError::LinkClosed {
-        rank,
-        reason: reason.into(),
-    }
+    LinkError::LinkClosed { rank, reason: reason.into() }
 }
 
 /// Holds the other end to its cut: a frame begins and ends with a record, and all its records but
@@ -233,18 +211,13 @@ impl Cut {
         let bytes = body.len() as u64;
         if self.left == 0 {
             // The header's last field; the frame reader checks the rest.
-            let payload = body
-                .get(HEADER_BYTES - 8..HEADER_BYTES)
-                .and_then(|b| b.try_into().ok());
+            let payload = body.get(HEADER_BYTES - 8..HEADER_BYTES).and_then(|b| b.try_into().ok());
             let payload = payload.map(u64::from_le_bytes);
             self.left = (HEADER_BYTES as u64).saturating_add(payload.unwrap_or(0));
         }
         let is_full = body.len() == BODY_BYTES_MAX;
         if bytes > self.left || (bytes < self.left && !is_full) {
-            return Err(SessionError::BadCut {
-                bytes: body.len(),
-                left: self.left,
-            });
+            return Err(SessionError::BadCut { bytes: body.len(), left: self.left });
         }
         self.left -= bytes;
         Ok(())
@@ -269,22 +242,9 @@ mod tests {
         let long = (BODY_BYTES_MAX + 5 - HEADER_BYTES) as u64;
         let first = [head(long), vec![0; BODY_BYTES_MAX - HEADER_BYTES]].concat();
         assert!(cut.check(&first).is_ok() && cut.check(&[0; 5]).is_ok());
-        assert!(
-            Cut::default()
-                .check(&[head(4), vec![0; 5]].concat())
-                .is_err(),
-            "two in a record"
-        );
-        assert!(
-            Cut::default()
-                .check(&[head(4), vec![0; 3]].concat())
-                .is_err(),
-            "a short record"
-        );
+        assert!(Cut::default().check(&[head(4), vec![0; 5]].concat()).is_err(), "two in a record");
+        assert!(Cut::default().check(&[head(4), vec![0; 3]].concat()).is_err(), "a short record");
         assert!(Cut::default().check(&[0; 31]).is_err(), "half a header");
-        assert!(
-            Cut::default().check(&head(u64::MAX)).is_err(),
-            "a header alone"
-        );
+        assert!(Cut::default().check(&head(u64::MAX)).is_err(), "a header alone");
     }
 }

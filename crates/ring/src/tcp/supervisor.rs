@@ -66,13 +66,7 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     pub(super) fn new(shared: Arc<Shared>, events: UnboundedReceiver<Happening>) -> Self {
-        Self {
-            shared,
-            events,
-            active: None,
-            joiner: None,
-            last: Epoch(0),
-        }
+        Self { shared, events, active: None, joiner: None, last: Epoch(0) }
     }
 
     /// Until shutdown.
@@ -120,23 +114,13 @@ impl Supervisor {
         self.last = epoch;
         self.shared.begin(epoch);
         let config = &self.shared.config;
-        let place = Place {
-            rank: config.rank,
-            world: config.world,
-            epoch,
-        };
+        let place = Place { rank: config.rank, world: config.world, epoch };
         let (live, inbound) = Live::new(place, config.times.send);
         let live = Arc::new(live);
         let onward = tokio::spawn(onward(self.shared.clone(), live.clone()));
         tokio::spawn(report_end(self.shared.clone(), live.clone()));
         let inbound = Some(inbound);
-        self.active = Some(Active {
-            live,
-            inbound,
-            arrived: None,
-            reached: false,
-            onward,
-        });
+        self.active = Some(Active { live, inbound, arrived: None, reached: false, onward });
     }
 
     fn arrived(&mut self, arrival: Arrival) {
@@ -144,20 +128,11 @@ impl Supervisor {
         let epoch = arrival.epoch;
         if !self.leads() {
             if epoch == self.last || epoch == Epoch(0) {
-                tracing::debug!(
-                    "rank {rank}: dropped a second link of epoch {:016x}",
-                    epoch.0
-                );
+                tracing::debug!("rank {rank}: dropped a second link of epoch {:016x}", epoch.0);
                 return;
             }
             let previous = self.shared.previous_rank();
-            self.begin(
-                epoch,
-                LinkError::Replaced {
-                    rank: previous,
-                    epoch,
-                },
-            );
+            self.begin(epoch, LinkError::Replaced { rank: previous, epoch });
         }
         let Some(active) = self.active.as_mut().filter(|a| a.live.place.epoch == epoch) else {
             tracing::debug!("rank {rank}: dropped a link of epoch {:016x}", epoch.0);
@@ -216,12 +191,7 @@ impl Supervisor {
         let live = active.live.clone();
         let (epoch, waker) = (live.place.epoch, live.waker());
         let outbound = Outbound::new(Port::Tcp(live));
-        self.answer(Ok(Neighbours {
-            epoch,
-            inbound,
-            outbound,
-            waker,
-        }));
+        self.answer(Ok(Neighbours { epoch, inbound, outbound, waker }));
     }
 
     /// When whoever waits has waited long enough. A follower waits without limit for rank 0, and
@@ -247,11 +217,7 @@ impl Supervisor {
             let reason = format!("not reached within {waited_ms} ms");
             let rank = self.shared.next_rank();
             let address = self.shared.next().join(", ");
-            let unreachable = LinkError::Unreachable {
-                rank,
-                address,
-                reason,
-            };
+            let unreachable = LinkError::Unreachable { rank, address, reason };
             self.shared.take_attempt().unwrap_or(unreachable)
         };
         if let Some(active) = self.active.take() {
@@ -289,9 +255,7 @@ async fn onward(shared: Arc<Shared>, live: Arc<Live>) {
     match reached {
         Ok(departure) => {
             shared.happened(Happening::Reached(epoch, Ok(())));
-            Writer::new(departure, live, shared.config.times)
-                .run()
-                .await;
+            Writer::new(departure, live, shared.config.times).run().await;
         }
         Err(error) => {
             shared.happened(Happening::Reached(epoch, Err(error.clone())));

@@ -83,17 +83,15 @@ pub(super) async fn exchange_fields(
     }
     let (mut read, mut write) = stream.split();
     // Both at once: neither end may wait for the other to read first.
-    let ((), theirs) = tokio::try_join!(
-        async { write.write_all(&out).await.map_err(Broke::Io) },
-        async {
+    let ((), theirs) =
+        tokio::try_join!(async { write.write_all(&out).await.map_err(Broke::Io) }, async {
             let (mut reader, mut frames) = (Reader::new(), Vec::new());
             while frames.is_empty() {
                 let record = read_record(&mut read).await?;
                 reader.push(opener.open(&record)?, &mut frames)?;
             }
             Ok(frames)
-        }
-    )?;
+        })?;
     match Message::decode(&theirs[0].payload)? {
         Message::Fields(fields) => Ok(fields),
         other => {

@@ -104,18 +104,14 @@ impl Writer {
 
     fn seal(&mut self, mut frame: frame::Writer) {
         while let Some(part) = frame.next_part() {
-            self.departure
-                .sealer
-                .seal(&part.header, part.payload, &mut self.out);
+            self.departure.sealer.seal(&part.header, part.payload, &mut self.out);
         }
     }
 
     /// Seals a frame part by part; urgent frames go between the parts.
     async fn frame(&mut self, mut frame: frame::Writer) -> Result<(), LinkError> {
         while let Some(part) = frame.next_part() {
-            self.departure
-                .sealer
-                .seal(&part.header, part.payload, &mut self.out);
+            self.departure.sealer.seal(&part.header, part.payload, &mut self.out);
             if self.out.len() >= GATHER_BYTES {
                 self.flush().await?;
             }
@@ -184,10 +180,7 @@ impl Writer {
         match self.departure.stream.try_read(&mut [0; 1]) {
             Ok(0) => {
                 let reason = "closed the link".into();
-                Err(LinkError::LinkClosed {
-                    rank: self.to,
-                    reason,
-                })
+                Err(LinkError::LinkClosed { rank: self.to, reason })
             }
             Ok(_) => Err(LinkError::UnaskedBytes { rank: self.to }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
@@ -196,10 +189,7 @@ impl Writer {
     }
 
     fn closed(&self, error: &io::Error) -> LinkError {
-        LinkError::LinkClosed {
-            rank: self.to,
-            reason: error.to_string(),
-        }
+        LinkError::LinkClosed { rank: self.to, reason: error.to_string() }
     }
 }
 

@@ -24,16 +24,9 @@ fn a_dead_neighbour_is_known_within_a_second_on_both_sides() {
     proxy.state.cut();
     for (links, other) in links.iter().zip([1, 0]) {
         let error = broken(links);
-        assert_eq!(
-            (error.code(), error.rank()),
-            ("LinkClosed", Some(Rank(other)))
-        );
+        assert_eq!((error.code(), error.rank()), ("LinkClosed", Some(Rank(other))));
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -62,13 +55,7 @@ fn a_neighbour_that_sends_nothing_is_silent() {
     let links = join_all(&ring, 1);
     proxy.state.mute.store(true, Ordering::SeqCst);
     let error = broken(&links[1]);
-    assert_eq!(
-        error,
-        LinkError::RingSilent {
-            rank: Rank(0),
-            silent_ms: 700
-        }
-    );
+    assert_eq!(error, LinkError::RingSilent { rank: Rank(0), silent_ms: 700 });
     assert_eq!(broken(&links[0]).rank(), Some(Rank(1)));
 }
 
@@ -79,11 +66,7 @@ fn a_flipped_bit_is_refused() {
         let links = join_all(&ring, 1);
         proxy.state.flip.store(true, Ordering::SeqCst);
         let error = broken(&links[1]);
-        assert_eq!(
-            (error.code(), error.rank()),
-            ("BadRecord", Some(Rank(0))),
-            "{error}"
-        );
+        assert_eq!((error.code(), error.rank()), ("BadRecord", Some(Rank(0))), "{error}");
     }
 }
 
@@ -123,11 +106,7 @@ fn the_rank_after_is_missed_at_once_though_the_rank_before_lives() {
     let start = Instant::now();
     drop(stream);
     assert_eq!(broken(&links).code(), "LinkClosed");
-    assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -164,26 +143,12 @@ fn accept_by_hand(listener: &TcpListener) -> (TcpStream, Hello) {
     stream.read_exact(&mut theirs).unwrap();
     let prologue = preamble::prologue(&theirs, &ours);
     let acceptor = handshake::accept(&key(1), Cipher::ChaChaPoly, &prologue);
-    let (answering, payload) = acceptor
-        .called(&read_message(&mut stream).unwrap())
-        .unwrap();
+    let (answering, payload) = acceptor.called(&read_message(&mut stream).unwrap()).unwrap();
     let peer = Hello::decode(&payload).unwrap();
-    let hello = Hello {
-        rank: Rank(1),
-        role: Role::Acceptor,
-        epoch: Epoch(0),
-        ..peer
-    };
-    let answer = Answer {
-        hello,
-        refusal: None,
-    }
-    .encode()
-    .unwrap();
+    let hello = Hello { rank: Rank(1), role: Role::Acceptor, epoch: Epoch(0), ..peer };
+    let answer = Answer { hello, refusal: None }.encode().unwrap();
     let (_, message) = answering.answer(&answer).unwrap();
-    stream
-        .write_all(&(message.len() as u16).to_le_bytes())
-        .unwrap();
+    stream.write_all(&(message.len() as u16).to_le_bytes()).unwrap();
     stream.write_all(&message).unwrap();
     (stream, peer)
 }

@@ -33,9 +33,8 @@ fn rings_of_two_to_four_ranks_carry_frames_both_ciphers_and_modes() {
 fn ranks_may_start_in_any_order() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
         // The ports must be known before the transports are there.
-        let listeners: Vec<_> = (0..3)
-            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
+        let listeners: Vec<_> =
+            (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: Vec<_> = listeners.iter().map(|l| l.local_addr().unwrap()).collect();
         drop(listeners);
         let mut links = std::thread::scope(|scope| {
@@ -54,10 +53,8 @@ fn ranks_may_start_in_any_order() {
             waits.map(|wait| wait.join().unwrap())
         });
         links.sort_by_key(|(rank, ..)| *rank);
-        let (transports, links): (Vec<_>, Vec<_>) = links
-            .into_iter()
-            .map(|(_, transport, links)| (transport, links))
-            .unzip();
+        let (transports, links): (Vec<_>, Vec<_>) =
+            links.into_iter().map(|(_, transport, links)| (transport, links)).unzip();
         all_hear(&links, "in order");
         drop(transports);
     }
@@ -84,22 +81,12 @@ fn rows_of_ten_mebibytes_arrive_whole_and_in_order() {
         let ring = ring_of(2, |c| c.encryption = encryption);
         let links = join_all(&ring, 1);
         links[1].set_rows_bytes_max(10 << 20);
-        let sizes = [
-            10 << 20,
-            1,
-            1 << 20,
-            (1 << 20) + 1,
-            65_519 - 32,
-            65_519 - 31,
-        ];
+        let sizes = [10 << 20, 1, 1 << 20, (1 << 20) + 1, 65_519 - 32, 65_519 - 31];
         for (round, bytes) in (1..).zip(sizes) {
             links[0].outbound.send(rows(round, bytes)).unwrap();
         }
         for (round, bytes) in (1..).zip(sizes) {
-            assert!(
-                frame(&links[1]) == rows(round, bytes),
-                "{bytes} bytes differ"
-            );
+            assert!(frame(&links[1]) == rows(round, bytes), "{bytes} bytes differ");
         }
     }
 }
@@ -120,12 +107,7 @@ fn rows_past_the_receivers_buffer_break_the_link() {
 fn a_frame_that_the_reader_would_refuse_is_not_sent() {
     let ring = ring_of(2, |_| ());
     let links = join_all(&ring, 1);
-    let bad = Frame {
-        kind: Kind::Plan,
-        round: Round(1),
-        rows: 3,
-        payload: vec![0; 24],
-    };
+    let bad = Frame { kind: Kind::Plan, round: Round(1), rows: 3, payload: vec![0; 24] };
     assert_eq!(links[0].outbound.send(bad).unwrap_err().code(), "OtherRows");
     all_hear(&links, "still");
 }
@@ -136,23 +118,14 @@ fn beats_keep_an_idle_ring_alive_and_tell_progress() {
     let links = join_all(&ring, 1);
     links[1].set_progress(Round(5), 4);
     nothing(&links[0], Duration::from_millis(2500));
-    let beat = Beat {
-        rank: Rank(1),
-        epoch: Epoch(1),
-        round: Round(5),
-        done: 4,
-    };
+    let beat = Beat { rank: Rank(1), epoch: Epoch(1), round: Round(5), done: 4 };
     assert_eq!(links[2].last_beat(), Some(beat));
     all_hear(&links, "after a while");
 }
 
 fn cancel(origin: u32, stream: u32, epoch: u64) -> Frame {
     let (origin, stream, epoch) = (Rank(origin), StreamId(stream), Epoch(epoch));
-    Frame::cancel(&Cancel {
-        origin,
-        stream,
-        epoch,
-    })
+    Frame::cancel(&Cancel { origin, stream, epoch })
 }
 
 #[test]
@@ -160,10 +133,7 @@ fn stops_and_cancels_reach_every_rank_but_their_origin_once() {
     let ring = ring_of(4, |_| ());
     let sockets = join_all(&ring, 9);
     for links in [sockets, memory::ring(4, Epoch(9))] {
-        let stop = Frame::stop(&Stop {
-            origin: Rank(2),
-            reason: "out of memory".into(),
-        });
+        let stop = Frame::stop(&Stop { origin: Rank(2), reason: "out of memory".into() });
         links[2].outbound.send(stop.clone()).unwrap();
         for rank in [3, 0, 1] {
             assert_eq!(frame(&links[rank]), stop, "rank {rank}");
@@ -203,10 +173,7 @@ fn a_ring_joins_again_with_a_new_epoch_while_followers_still_hold_the_old() {
             let error = broken(links);
             let codes = ["Closed", "LinkClosed", "Replaced"];
             assert!(codes.contains(&error.code()), "{error}");
-            assert_eq!(
-                links.outbound.send(control("old")),
-                Err(links.broken().unwrap())
-            );
+            assert_eq!(links.outbound.send(control("old")), Err(links.broken().unwrap()));
         }
         let wait = |rank: usize| join(&ring[rank], None).unwrap();
         let (one, two) = (wait(1), wait(2));
@@ -228,10 +195,7 @@ fn closing_lets_what_was_sent_arrive() {
     links[0].outbound.send(rows(1, 4 << 20)).unwrap();
     links.remove(0).stop(Rank(0), "drained");
     let kinds = [frame(&links[0]).kind, frame(&links[0]).kind];
-    assert!(
-        kinds.contains(&Kind::Rows) && kinds.contains(&Kind::Stop),
-        "{kinds:?}"
-    );
+    assert!(kinds.contains(&Kind::Rows) && kinds.contains(&Kind::Stop), "{kinds:?}");
     assert_eq!(broken(&links[0]).rank(), Some(Rank(0)));
 }
 

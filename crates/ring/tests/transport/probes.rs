@@ -23,21 +23,13 @@ fn a_probe_is_answered_and_leaves_a_serving_ring_as_it_is() {
             probe(other, connect()).unwrap_err().code()
         };
         assert_eq!(refused(|c| c.key = Some(key(9))), "BadSecret");
-        assert_eq!(
-            refused(|c| c.fingerprint = fields("big")),
-            "OtherFingerprint"
-        );
+        assert_eq!(refused(|c| c.fingerprint = fields("big")), "OtherFingerprint");
         assert_eq!(refused(|c| c.world = 4), "OtherWorld");
-        assert_eq!(
-            refused(|c| c.rank = Rank((c.rank.0 + 1) % 3)),
-            "NotNeighbour"
-        );
+        assert_eq!(refused(|c| c.rank = Rank((c.rank.0 + 1) % 3)), "NotNeighbour");
     }
     for (rank, link) in links.iter().enumerate() {
         assert_eq!(link.broken(), None, "rank {rank}");
-        link.outbound
-            .send(Frame::plan(Round(1), vec![1; 24]))
-            .unwrap();
+        link.outbound.send(Frame::plan(Round(1), vec![1; 24])).unwrap();
     }
     for link in &links {
         assert!(link.inbound.recv_timeout(LONG).is_ok());

@@ -21,9 +21,7 @@ fn refused(adapt: impl Fn(&mut TcpConfig)) -> (LinkError, String) {
     });
     let error = join(&ring[0], Some(Epoch(1))).unwrap_err();
     let refused = format!("refused {}", "127.0.0.1");
-    until("the acceptor's log", || {
-        log::find(&refused, error.code()).is_some()
-    });
+    until("the acceptor's log", || log::find(&refused, error.code()).is_some());
     let line = log::find(&refused, error.code()).unwrap();
     (error, line)
 }
@@ -34,29 +32,15 @@ fn another_key_is_a_bad_secret_on_both_ends() {
     let (error, line) = refused(|c| c.key = Some(key(2)));
     assert!(start.elapsed() < LONG / 2, "it must not take the deadline");
     assert_eq!((error.code(), error.rank()), ("BadSecret", Some(Rank(1))));
-    assert!(
-        error.to_string().contains("is the secret the same?"),
-        "{error}"
-    );
-    assert!(
-        line.contains("rank 1") && line.contains("BadSecret"),
-        "{line}"
-    );
+    assert!(error.to_string().contains("is the secret the same?"), "{error}");
+    assert!(line.contains("rank 1") && line.contains("BadSecret"), "{line}");
 }
 
 #[test]
 fn another_fingerprint_names_the_first_field_that_differs() {
     let (error, line) = refused(|c| c.fingerprint = fields("huge"));
-    assert_eq!(
-        (error.code(), error.rank()),
-        ("OtherFingerprint", Some(Rank(1)))
-    );
-    assert!(
-        error
-            .to_string()
-            .contains("model: expected tiny, found huge"),
-        "{error}"
-    );
+    assert_eq!((error.code(), error.rank()), ("OtherFingerprint", Some(Rank(1))));
+    assert!(error.to_string().contains("model: expected tiny, found huge"), "{error}");
     assert!(line.contains("model: expected huge, found tiny"), "{line}");
 }
 
@@ -79,10 +63,7 @@ fn a_rank_that_is_no_neighbour_is_refused() {
     let ring = ring_of(3, |_| ());
     ring[0].set_next(vec![ring[2].addresses()[0].to_string()]);
     let error = join(&ring[0], Some(Epoch(1))).unwrap_err();
-    assert_eq!(
-        (error.code(), error.rank()),
-        ("NotNeighbour", Some(Rank(1)))
-    );
+    assert_eq!((error.code(), error.rank()), ("NotNeighbour", Some(Rank(1))));
 }
 
 #[test]
@@ -106,19 +87,10 @@ fn a_deadline_names_the_rank_that_is_missing() {
     let ring = ring_of(2, |_| ());
     let short = Duration::from_millis(300);
     // Rank 1 is there, and its way to rank 0 leads nowhere.
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     ring[1].set_next(vec![nowhere.to_string()]);
     let error = ring[0].join(Some(Epoch(1)), short).unwrap_err();
-    assert_eq!(
-        error,
-        LinkError::NoNeighbour {
-            rank: Rank(1),
-            waited_ms: 300
-        }
-    );
+    assert_eq!(error, LinkError::NoNeighbour { rank: Rank(1), waited_ms: 300 });
     // The same when rank 1 is not there at all.
     ring[0].set_next(vec![nowhere.to_string()]);
     let error = ring[0].join(Some(Epoch(2)), short).unwrap_err();
@@ -129,10 +101,7 @@ fn a_deadline_names_the_rank_that_is_missing() {
 #[test]
 fn a_follower_gives_up_on_the_next_rank_but_not_on_rank_0() {
     let ring = ring_of(2, |_| ());
-    let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     ring[1].set_next(vec![nowhere.to_string()]);
     let short = Duration::from_millis(300);
     std::thread::scope(|scope| {
@@ -160,11 +129,7 @@ fn wildcards_and_keyless_networks_are_refused() {
         assert_eq!(start(wildcard, true), Err("WildcardListen"), "{wildcard}");
     }
     assert_eq!(start("192.0.2.7:0", false), Err("KeylessAddress"));
-    assert_eq!(
-        start("192.0.2.7:0", true),
-        Err("Listen"),
-        "not an address of this machine"
-    );
+    assert_eq!(start("192.0.2.7:0", true), Err("Listen"), "not an address of this machine");
     assert_eq!(start("127.0.0.1:0", false), Ok(()));
     let mut keyless = config(0, 2);
     keyless.key = None;
@@ -231,9 +196,6 @@ mod log {
 
     pub fn find(first: &str, second: &str) -> Option<String> {
         let lines = LINES.lock().unwrap();
-        lines
-            .iter()
-            .find(|l| l.contains(first) && l.contains(second))
-            .cloned()
+        lines.iter().find(|l| l.contains(first) && l.contains(second)).cloned()
     }
 }

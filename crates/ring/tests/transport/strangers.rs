@@ -11,9 +11,8 @@ use crate::support::*;
 fn strangers_are_dropped_in_time_and_disturb_nothing() {
     let ring = ring_of(2, |c| c.times.first_message = Duration::from_millis(400));
     let links = join_all(&ring, 1);
-    let random: Vec<u8> = (0..4096u32)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-        .collect();
+    let random: Vec<u8> =
+        (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let preamble = wire::preamble::encode(wire::preamble::Cipher::ChaChaPoly);
     let huge = [&preamble[..], &[0xff, 0xff]].concat();
     let forged = [&preamble[..], &[104, 0], &[9; 104]].concat();
@@ -32,10 +31,7 @@ fn strangers_are_dropped_in_time_and_disturb_nothing() {
             let mut stream = connect(address);
             // It may have closed before all is written.
             let _ = stream.write_all(bytes);
-            assert!(
-                closes(&mut stream, Duration::from_secs(3)),
-                "{name} still open"
-            );
+            assert!(closes(&mut stream, Duration::from_secs(3)), "{name} still open");
         }
     }
     all_hear(&links, "undisturbed");
@@ -63,9 +59,8 @@ fn twenty_silent_connections_do_not_shut_the_neighbour_out() {
 fn messages_made_with_the_secret_do_not_hold_the_door_either() {
     let ring = ring_of(2, |c| c.times.handshake = Duration::from_secs(120));
     let address = ring[1].addresses()[0];
-    let held: Vec<_> = (0..12)
-        .map(|n| Peer::connect(address, &key(1), &hello(0, 2, 50 + n)).unwrap())
-        .collect();
+    let held: Vec<_> =
+        (0..12).map(|n| Peer::connect(address, &key(1), &hello(0, 2, 50 + n)).unwrap()).collect();
     all_hear(&join_all(&ring, 1), "all the same");
     drop(held);
 }
@@ -82,10 +77,7 @@ fn a_replayed_handshake_replaces_nothing() {
     replay.write_all(&recorded[..8]).unwrap();
     replay.read_exact(&mut [0; 8]).unwrap();
     replay.write_all(&recorded[8..message]).unwrap();
-    assert!(
-        read_message(&mut replay).is_ok(),
-        "a replay gets its message 2"
-    );
+    assert!(read_message(&mut replay).is_ok(), "a replay gets its message 2");
     all_hear(&links, "before its record");
     replay.write_all(&recorded[message..]).unwrap();
     assert!(closes(&mut replay, LONG));
@@ -108,9 +100,6 @@ fn only_a_valid_record_with_a_new_epoch_replaces_a_link() {
     let mut new = Peer::connect(address, &key(1), &hello(0, 2, 3)).unwrap();
     new.beat(0, 3);
     let error = broken(&links[1]);
-    let replaced = ring::link::LinkError::Replaced {
-        rank: arith::base::Rank(0),
-        epoch: Epoch(3),
-    };
+    let replaced = ring::link::LinkError::Replaced { rank: arith::base::Rank(0), epoch: Epoch(3) };
     assert_eq!(error, replaced);
 }

@@ -43,10 +43,7 @@ pub fn config(rank: u32, world: u32) -> TcpConfig {
         cipher: Cipher::ChaChaPoly,
         encryption: Encryption::On,
         fingerprint: fields("tiny"),
-        times: Times {
-            beat: Duration::from_millis(100),
-            ..Times::default()
-        },
+        times: Times { beat: Duration::from_millis(100), ..Times::default() },
     }
 }
 
@@ -121,10 +118,7 @@ pub fn nothing(links: &Neighbours, during: Duration) {
 /// Sends one frame from every rank to the next.
 pub fn all_hear(ring: &[Neighbours], text: &str) {
     for (rank, links) in ring.iter().enumerate() {
-        links
-            .outbound
-            .send(control(&format!("{text} {rank}")))
-            .unwrap();
+        links.outbound.send(control(&format!("{text} {rank}"))).unwrap();
     }
     for (rank, links) in ring.iter().enumerate() {
         let previous = (rank + ring.len() - 1) % ring.len();
@@ -186,11 +180,7 @@ impl Peer {
         stream.write_all(&message)?;
         let (finished, payload) = called.answered(&read_message(&mut stream)?).unwrap();
         let (sealer, _) = finished.records(hello.encryption == Encryption::On);
-        Ok(Self {
-            stream,
-            answer: Answer::decode(&payload).unwrap(),
-            sealer,
-        })
+        Ok(Self { stream, answer: Answer::decode(&payload).unwrap(), sealer })
     }
 
     pub fn send(&mut self, frame: Frame) {
@@ -202,12 +192,7 @@ impl Peer {
     }
 
     pub fn beat(&mut self, rank: u32, epoch: u64) {
-        let beat = Beat {
-            rank: Rank(rank),
-            epoch: Epoch(epoch),
-            round: Round(0),
-            done: 0,
-        };
+        let beat = Beat { rank: Rank(rank), epoch: Epoch(epoch), round: Round(0), done: 0 };
         self.send(Frame::beat(&beat));
     }
 }
@@ -265,15 +250,10 @@ impl ProxyState {
     fn attend(self: &Arc<Self>, here: TcpStream, there: TcpStream) {
         for stream in [&here, &there] {
             stream.set_nodelay(true).unwrap();
-            self.streams
-                .lock()
-                .unwrap()
-                .push(stream.try_clone().unwrap());
+            self.streams.lock().unwrap().push(stream.try_clone().unwrap());
         }
-        let ways = [
-            (here.try_clone().unwrap(), there.try_clone().unwrap(), true),
-            (there, here, false),
-        ];
+        let ways =
+            [(here.try_clone().unwrap(), there.try_clone().unwrap(), true), (there, here, false)];
         for (mut from, mut to, onward) in ways {
             let state = self.clone();
             std::thread::spawn(move || {
@@ -286,11 +266,7 @@ impl ProxyState {
                         if state.flip.swap(false, Ordering::SeqCst) {
                             buffer[bytes - 1] ^= 0x10;
                         }
-                        state
-                            .sent
-                            .lock()
-                            .unwrap()
-                            .extend_from_slice(&buffer[..bytes]);
+                        state.sent.lock().unwrap().extend_from_slice(&buffer[..bytes]);
                     }
                     if to.write_all(&buffer[..bytes]).is_err() {
                         break;

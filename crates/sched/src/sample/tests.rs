@@ -4,13 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const GREEDY: Sampling = Sampling {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    seed: 7,
-};
+const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7 };
 
 /// Logits of several tempers: smooth, tied, peaked, huge, of both zeros.
 fn logits() -> impl Strategy<Value = Vec<f32>> {
@@ -34,22 +28,10 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
 }
 
 fn sampling() -> impl Strategy<Value = Sampling> {
-    let temperature = prop_oneof![
-        Just(0.0),
-        Just(-1.0),
-        Just(1e-9),
-        Just(1e35),
-        Just(1.0),
-        0.01..3.0f64
-    ];
+    let temperature =
+        prop_oneof![Just(0.0), Just(-1.0), Just(1e-9), Just(1e35), Just(1.0), 0.01..3.0f64];
     let top_k = prop_oneof![Just(0), Just(1), Just(u32::MAX), 1..600u32];
-    let top_p = prop_oneof![
-        Just(1.0),
-        Just(0.0),
-        Just(-1.0),
-        Just(1.0 - 1e-12),
-        0.0..1.0f64
-    ];
+    let top_p = prop_oneof![Just(1.0), Just(0.0), Just(-1.0), Just(1.0 - 1e-12), 0.0..1.0f64];
     let min_p = prop_oneof![Just(0.0), Just(1.0), Just(2.0), Just(1e-300), 0.0..0.3f64];
     (temperature, top_k, top_p, min_p, any::<u64>()).prop_map(
         |(temperature, top_k, top_p, min_p, seed)| Sampling {
@@ -117,10 +99,7 @@ fn both_ways_out_of_the_nucleus_are_taken() {
 #[test]
 fn draws_are_as_frequent_as_their_probabilities() {
     let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
-    let sampling = Sampling {
-        temperature: 0.8,
-        ..GREEDY
-    };
+    let sampling = Sampling { temperature: 0.8, ..GREEDY };
     let draws = 40_000;
     let mut counts = [0u32; 5];
     for position in 0..draws {

@@ -132,10 +132,7 @@ impl Ask {
             }
             row.iter().for_each(|x| sha.update(x.to_le_bytes()));
             let token = arith::sample::draw(&row, &self.request.sampling, position + 1);
-            assert_eq!(
-                token,
-                sample::draw(&row, &self.request.sampling, position + 1)
-            );
+            assert_eq!(token, sample::draw(&row, &self.request.sampling, position + 1));
             let stopped = self.request.stop_tokens.contains(&token);
             if stopped {
                 self.ending = Ending::Done(Finish::Stop);

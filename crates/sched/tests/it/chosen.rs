@@ -22,18 +22,10 @@ const LIMITS: Limits = Limits {
 /// A greedy request whose first token is `name`.
 pub fn request(name: u32, prompt: u32, max_tokens: u32) -> Request {
     Request {
-        prompt: (0..prompt)
-            .map(|n| if n == 0 { name } else { n % 5 })
-            .collect(),
+        prompt: (0..prompt).map(|n| if n == 0 { name } else { n % 5 }).collect(),
         max_tokens,
         stop_tokens: vec![2],
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-        },
+        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         prompt_logits: false,
         hash_logits: false,
     }
@@ -50,11 +42,7 @@ pub fn round(
     let wanted = wanted.iter().map(|w| (StreamId(w.0), w.1, w.2));
     Round {
         number: RoundNumber(number),
-        plan: Plan {
-            mode,
-            entries,
-            ..Plan::default()
-        },
+        plan: Plan { mode, entries, ..Plan::default() },
         tokens,
         wanted: wanted.collect(),
     }
@@ -66,9 +54,7 @@ type Short = (Op, u32, u32, u32, u32, u32, Want);
 fn short(round: &Round) -> Vec<Short> {
     let entry = |e: &Entry| {
         let Generation(generation) = e.generation;
-        (
-            e.op, e.id.0, e.first, e.rows, e.accepted, generation, e.want,
-        )
+        (e.op, e.id.0, e.first, e.rows, e.accepted, generation, e.want)
     };
     round.plan.entries.iter().map(entry).collect()
 }
@@ -85,10 +71,7 @@ const NAN: [f32; 3] = [0.0, f32::NAN, 0.0];
 
 impl Desk {
     fn new(limits: Limits) -> Self {
-        Self {
-            sched: Scheduler::new(limits),
-            events: BTreeMap::new(),
-        }
+        Self { sched: Scheduler::new(limits), events: BTreeMap::new() }
     }
     fn ask(&mut self, id: u64, prompt: u32, max_tokens: u32) -> Result<(), Refusal> {
         let request = request(NAMES + id as u32, prompt, max_tokens);
@@ -100,9 +83,8 @@ impl Desk {
     /// Completes a round; each wanted row draws by `row`, given its stream.
     fn back(&mut self, round: &Round, row: impl Fn(u32) -> [f32; 3]) {
         let rows = round.wanted.iter();
-        let logits: Vec<f32> = rows
-            .flat_map(|(id, _, rows)| row(id.0).repeat(*rows as usize))
-            .collect();
+        let logits: Vec<f32> =
+            rows.flat_map(|(id, _, rows)| row(id.0).repeat(*rows as usize)).collect();
         for (id, event) in self.sched.complete(round.number, &logits, 3) {
             self.events.entry(id.0).or_default().push(event);
         }
@@ -121,16 +103,8 @@ fn a_lone_request_is_chunked_then_decoded_then_closed() {
     desk.ask(1, 10, 5).unwrap();
     let expected: [(&[Short], Mode, [f32; 3]); 4] = [
         (&[(Op::Open, 0, 0, 8, 0, 0, Want::None)], Mode::Prompt, ONE),
-        (
-            &[(Op::Continue, 0, 8, 2, 8, 1, Want::Last)],
-            Mode::Prompt,
-            ONE,
-        ),
-        (
-            &[(Op::Continue, 0, 10, 1, 2, 2, Want::Last)],
-            Mode::Window,
-            STOP,
-        ),
+        (&[(Op::Continue, 0, 8, 2, 8, 1, Want::Last)], Mode::Prompt, ONE),
+        (&[(Op::Continue, 0, 10, 1, 2, 2, Want::Last)], Mode::Window, STOP),
         (&[(Op::Close, 0, 0, 0, 0, 3, Want::None)], Mode::Window, ONE),
     ];
     for (entries, mode, row) in expected {
@@ -175,10 +149,7 @@ fn replies_that_become_ready_together_are_spread_over_the_depth() {
     desk.back(&prompts, |_| ONE);
     let (one, two) = (desk.issue(), desk.issue());
     let settled = (Op::Continue, 1, 3, 0, 3, 1, Want::None);
-    assert_eq!(
-        short(&one),
-        [(Op::Continue, 0, 3, 1, 3, 1, Want::Last), settled]
-    );
+    assert_eq!(short(&one), [(Op::Continue, 0, 3, 1, 3, 1, Want::Last), settled]);
     assert_eq!(short(&two), [(Op::Continue, 1, 3, 1, 0, 2, Want::Last)]);
 }
 
@@ -216,11 +187,7 @@ fn a_long_prompt_leaves_running_replies_a_row_in_every_round() {
 
 #[test]
 fn short_prompts_go_first_and_a_long_one_is_not_passed_over_for_ever() {
-    let mut desk = Desk::new(Limits {
-        round_rows_max: 8,
-        queue_max: 100,
-        ..LIMITS
-    });
+    let mut desk = Desk::new(Limits { round_rows_max: 8, queue_max: 100, ..LIMITS });
     desk.ask(1, 40, 1).unwrap();
     for id in 2..40 {
         desk.ask(id, 8, 1).unwrap();
@@ -228,11 +195,7 @@ fn short_prompts_go_first_and_a_long_one_is_not_passed_over_for_ever() {
     let mut chunks = Vec::new();
     while desk.done(1).is_none() {
         let round = desk.issue();
-        let long = round
-            .plan
-            .entries
-            .iter()
-            .find(|e| e.id.0 == 0 && e.rows > 0);
+        let long = round.plan.entries.iter().find(|e| e.id.0 == 0 && e.rows > 0);
         chunks.push(long.map_or(0, |e| e.rows));
         desk.back(&round, |_| ONE);
     }
@@ -243,11 +206,7 @@ fn short_prompts_go_first_and_a_long_one_is_not_passed_over_for_ever() {
 
 #[test]
 fn a_cancel_rides_in_the_next_round_and_its_id_waits_for_the_echo() {
-    let mut desk = Desk::new(Limits {
-        streams_max: 1,
-        depth: 2,
-        ..LIMITS
-    });
+    let mut desk = Desk::new(Limits { streams_max: 1, depth: 2, ..LIMITS });
     desk.ask(1, 10, 5).unwrap();
     desk.ask(2, 2, 5).unwrap();
     let one = desk.issue();
@@ -275,10 +234,7 @@ fn a_request_cancelled_in_the_queue_never_reaches_a_stage() {
 
 #[test]
 fn a_stream_cancelled_before_its_first_rows_never_reaches_a_stage() {
-    let mut desk = Desk::new(Limits {
-        round_rows_max: 8,
-        ..LIMITS
-    });
+    let mut desk = Desk::new(Limits { round_rows_max: 8, ..LIMITS });
     desk.ask(1, 8, 1).unwrap();
     desk.ask(2, 9, 1).unwrap();
     let round = desk.issue();
@@ -325,10 +281,7 @@ fn a_page_that_a_reply_grows_into_is_not_given_away() {
 fn what_can_not_be_taken_in_is_refused_by_name() {
     let mut desk = Desk::new(LIMITS);
     assert_eq!(desk.ask(1, 0, 1), Err(Refusal::Empty));
-    let too_long = Refusal::TooLong {
-        prompt: 200,
-        context_max: 200,
-    };
+    let too_long = Refusal::TooLong { prompt: 200, context_max: 200 };
     assert_eq!(desk.ask(1, 200, 1), Err(too_long));
     desk.ask(1, 199, 1).unwrap();
     for id in 2..=6 {
@@ -337,10 +290,7 @@ fn what_can_not_be_taken_in_is_refused_by_name() {
     let full = Refusal::QueueFull { waiting: 6 };
     assert_eq!(desk.ask(7, 1, 1), Err(full));
     let mut narrow = Desk::new(Limits { pages: 1, ..LIMITS });
-    let too_long = Refusal::TooLong {
-        prompt: 64,
-        context_max: 64,
-    };
+    let too_long = Refusal::TooLong { prompt: 64, context_max: 64 };
     assert_eq!(narrow.ask(1, 64, 1), Err(too_long));
 }
 
@@ -393,10 +343,7 @@ fn the_newest_stream_gives_way_and_goes_on_where_it_was() {
 
 #[test]
 fn a_drain_ends_what_waits_and_lets_the_rest_finish() {
-    let mut desk = Desk::new(Limits {
-        streams_max: 1,
-        ..LIMITS
-    });
+    let mut desk = Desk::new(Limits { streams_max: 1, ..LIMITS });
     desk.ask(1, 3, 2).unwrap();
     desk.ask(2, 3, 2).unwrap();
     let round = desk.issue();
@@ -413,10 +360,7 @@ fn a_drain_ends_what_waits_and_lets_the_rest_finish() {
 
 #[test]
 fn a_broken_ring_fails_everybody_and_the_next_epoch_starts_afresh() {
-    let mut desk = Desk::new(Limits {
-        streams_max: 1,
-        ..LIMITS
-    });
+    let mut desk = Desk::new(Limits { streams_max: 1, ..LIMITS });
     desk.ask(1, 3, 2).unwrap();
     desk.ask(2, 3, 2).unwrap();
     desk.issue();

@@ -63,10 +63,7 @@ const FAULTS: &[Fault] = &[
         |round| remove(round, |e| matches!(e.op, Op::Close | Op::Cancel)),
         &["EndNotIssued", "Useless", "Table"],
     ),
-    (
-        |round| remove(round, |e| e.rows == 0 && e.accepted > 0),
-        &["Unsettled"],
-    ),
+    (|round| remove(round, |e| e.rows == 0 && e.accepted > 0), &["Unsettled"]),
     (
         |round| remove(round, |e| e.op == Op::Continue && e.rows > 0),
         &["Unsettled", "Mode", "Useless", "Table"],
@@ -157,12 +154,7 @@ fn model(limits: Limits, asks: u32) -> Model {
     let mut model = Model::new(limits);
     for name in NAMES + 1..=NAMES + asks {
         let ask = Ask::new(name, request(name, 2, 4), false, limits.context_max);
-        let watched = Watched {
-            known: ask.prompt(),
-            shown: 0,
-            over: false,
-            ask,
-        };
+        let watched = Watched { known: ask.prompt(), shown: 0, over: false, ask };
         model.watched.insert(name, watched);
     }
     model
@@ -201,16 +193,9 @@ fn an_id_that_has_not_echoed_is_named() {
     model.execute(&first).unwrap();
     model.complete();
     model.watched.get_mut(&(NAMES + 1)).unwrap().over = true;
-    let close = Entry {
-        op: Op::Close,
-        want: Want::None,
-        rows: 0,
-        generation: Generation(1),
-        ..open(0, 2)
-    };
-    model
-        .execute(&round(2, Mode::Window, vec![close], vec![], &[]))
-        .unwrap();
+    let close =
+        Entry { op: Op::Close, want: Want::None, rows: 0, generation: Generation(1), ..open(0, 2) };
+    model.execute(&round(2, Mode::Window, vec![close], vec![], &[])).unwrap();
     let again = round(3, Mode::Prompt, vec![open(0, 2)], tokens(2), &[(0, 1, 1)]);
     let broken = model.execute(&again).unwrap_err();
     assert!(broken.starts_with("NotEchoed"), "{broken}");
@@ -219,11 +204,7 @@ fn an_id_that_has_not_echoed_is_named() {
 #[test]
 fn rows_that_no_page_is_left_for_are_named() {
     let mut model = model(Limits { pages: 1, ..LIMITS }, 2);
-    let both = [
-        request(NAMES + 1, 2, 4).prompt,
-        request(NAMES + 2, 2, 4).prompt,
-    ]
-    .concat();
+    let both = [request(NAMES + 1, 2, 4).prompt, request(NAMES + 2, 2, 4).prompt].concat();
     let entries = vec![open(0, 2), open(1, 2)];
     let plan = round(1, Mode::Prompt, entries, both, &[(0, 1, 1), (1, 1, 1)]);
     let broken = model.execute(&plan).unwrap_err();

@@ -61,11 +61,7 @@ pub struct Model {
 type Verdict = Result<(), String>;
 
 fn rule(holds: bool, name: &str, detail: impl std::fmt::Debug) -> Verdict {
-    if holds {
-        Ok(())
-    } else {
-        Err(format!("{name}: {detail:?}"))
-    }
+    if holds { Ok(()) } else { Err(format!("{name}: {detail:?}")) }
 }
 
 fn pages(positions: u32) -> u32 {
@@ -121,11 +117,7 @@ impl Model {
         rule(self.flights.len() < depth, "Depth", self.flights.len())?;
         let ids: Vec<u32> = plan.entries.iter().map(|e| e.id.0).collect();
         rule(ids.is_sorted_by(|a, b| a < b), "Ascending", &ids)?;
-        rule(
-            plan.cuts.is_empty() && plan.keeps.is_empty(),
-            "Extras",
-            plan,
-        )?;
+        rule(plan.cuts.is_empty() && plan.keeps.is_empty(), "Extras", plan)?;
         let rows = plan.rows() as u32;
         rule(rows <= self.limits.round_rows_max, "RoundRows", rows)?;
         rule(round.tokens.len() as u32 == rows, "Tokens", rows)?;
@@ -133,11 +125,7 @@ impl Model {
         rule(rows > 0 || plan.entries.iter().any(ends), "Useless", plan)?;
         self.check_absent(&ids)?;
         self.issued += 1;
-        let mut returned = Returned {
-            number: self.issued,
-            logits: Vec::new(),
-            ended: Vec::new(),
-        };
+        let mut returned = Returned { number: self.issued, logits: Vec::new(), ended: Vec::new() };
         let (mut at, mut wanted, mut prompt) = (0, Vec::new(), false);
         for entry in &plan.entries {
             let tokens = &round.tokens[at..at + entry.rows as usize];
@@ -294,11 +282,7 @@ impl Model {
                 continue;
             }
             held.left_out += 1;
-            let most = if held.drawn {
-                self.limits.depth - 1
-            } else {
-                PASSED_OVER_MAX + streams
-            };
+            let most = if held.drawn { self.limits.depth - 1 } else { PASSED_OVER_MAX + streams };
             rule(held.left_out <= most, "Starved", (id, held.left_out))?;
         }
         Ok(())

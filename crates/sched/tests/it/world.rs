@@ -92,19 +92,12 @@ impl World {
         let name = NAMES + self.asked;
         let context_max = self.limits.context_max.min(self.limits.pages * 64);
         let ask = Ask::random(&mut self.rng, name, context_max + 2, context_max);
-        let verdict = self
-            .sched
-            .submit(RequestId(name.into()), ask.request.clone());
+        let verdict = self.sched.submit(RequestId(name.into()), ask.request.clone());
         let held = self.sched.running() + self.sched.waiting();
         match verdict {
             Ok(()) => {
                 self.running.push(name);
-                let watched = Watched {
-                    known: ask.prompt(),
-                    shown: 0,
-                    over: false,
-                    ask,
-                };
+                let watched = Watched { known: ask.prompt(), shown: 0, over: false, ask };
                 self.model.watched.insert(name, watched);
             }
             Err(Refusal::TooLong { .. }) if ask.prompt() >= context_max => self.met.too_long += 1,
@@ -127,11 +120,9 @@ impl World {
         let reply = watched.known - watched.ask.prompt();
         let id = RequestId(name.into());
         match self.sched.cancel(id).unwrap() {
-            Event::Done {
-                finish: Finish::Cancelled,
-                reply_tokens,
-                ..
-            } => assert_eq!(reply_tokens, reply),
+            Event::Done { finish: Finish::Cancelled, reply_tokens, .. } => {
+                assert_eq!(reply_tokens, reply)
+            }
             other => panic!("{other:?}"),
         }
         assert_eq!(self.sched.cancel(id), None);
@@ -142,11 +133,7 @@ impl World {
         let failure = Failure::Ring("rank 1: silent".into());
         let events = self.sched.fail_all(&failure);
         let mut names: Vec<u32> = events.iter().map(|(id, _)| id.0 as u32).collect();
-        assert!(
-            events
-                .iter()
-                .all(|(_, e)| *e == Event::Failed(failure.clone()))
-        );
+        assert!(events.iter().all(|(_, e)| *e == Event::Failed(failure.clone())));
         names.sort_unstable();
         self.running.sort_unstable();
         if names != self.running {
@@ -163,11 +150,7 @@ impl World {
     fn issue(&mut self, corrupt: &mut Option<Corrupt<'_>>) -> Result<(), String> {
         let Some(mut round) = self.sched.next_round() else {
             let stuck = self.model.flights.is_empty() && !self.sched.idle();
-            return if stuck {
-                Err(format!("Deadlock: {:?}", self.sched))
-            } else {
-                Ok(())
-            };
+            return if stuck { Err(format!("Deadlock: {:?}", self.sched)) } else { Ok(()) };
         };
         let changed = corrupt.as_mut().is_some_and(|corrupt| corrupt(&mut round));
         if changed {
@@ -219,12 +202,7 @@ impl World {
                 self.prompt_logits.entry(name).or_default().extend(logits);
                 return Ok(());
             }
-            Event::Done {
-                finish,
-                prompt_tokens,
-                reply_tokens,
-                logits_sha256,
-            } => {
+            Event::Done { finish, prompt_tokens, reply_tokens, logits_sha256 } => {
                 assert_eq!(prompt_tokens, ask.prompt());
                 assert_eq!(prompt_tokens + reply_tokens, watched.known);
                 assert_eq!(logits_sha256, ask.sha);
@@ -239,10 +217,7 @@ impl World {
         };
         let whole = watched.known as usize == ask.tokens.len();
         if ending != ask.ending || !whole {
-            return Err(format!(
-                "OtherReply: {name}: {ending:?} for {:?}",
-                ask.ending
-            ));
+            return Err(format!("OtherReply: {name}: {ending:?} for {:?}", ask.ending));
         }
         if let (true, Ending::Done(_)) = (ask.request.prompt_logits, ending) {
             assert_eq!(watched.shown, ask.prompt());

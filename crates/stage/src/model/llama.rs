@@ -79,21 +79,10 @@ impl<B: Backend> Llama<B> {
         config: Config,
         part: &Part,
     ) -> Result<Self, StageError> {
-        let mut loader = Loader {
-            backend: &*backend,
-            checkpoint,
-            buffer: Vec::new(),
-        };
-        let ends = if part.ends {
-            Some(loader.ends(config.tied)?)
-        } else {
-            None
-        };
-        let layers = part
-            .range
-            .clone()
-            .map(|layer| loader.layer(layer))
-            .collect::<Result<_, _>>()?;
+        let mut loader = Loader { backend: &*backend, checkpoint, buffer: Vec::new() };
+        let ends = if part.ends { Some(loader.ends(config.tied)?) } else { None };
+        let layers =
+            part.range.clone().map(|layer| loader.layer(layer)).collect::<Result<_, _>>()?;
         Ok(Self {
             backend,
             config,
@@ -109,18 +98,9 @@ impl<B: Backend> Llama<B> {
     }
 
     fn buffers(&self, sizes: Sizes) -> Result<Buffers<B>, BackendError> {
-        let Config {
-            hidden,
-            intermediate,
-            heads,
-            vocab,
-            ..
-        } = self.config;
+        let Config { hidden, intermediate, heads, vocab, .. } = self.config;
         let rows = |width| self.backend.rows(sizes.rows_max, width);
-        let logits = self
-            .ends
-            .as_ref()
-            .map(|_| self.backend.rows(sizes.head_rows_max, vocab));
+        let logits = self.ends.as_ref().map(|_| self.backend.rows(sizes.head_rows_max, vocab));
         Ok(Buffers {
             x: rows(hidden)?,
             n: rows(hidden)?,
@@ -142,8 +122,7 @@ impl<B: Backend> Program for Llama<B> {
         self.buffers = None;
         self.caches.clear();
         for _ in &self.layers {
-            self.caches
-                .push(self.backend.kv(self.kv, sizes.pages, self.config.heads)?);
+            self.caches.push(self.backend.kv(self.kv, sizes.pages, self.config.heads)?);
         }
         self.buffers = Some(self.buffers(sizes)?);
         Ok(())
@@ -151,13 +130,11 @@ impl<B: Backend> Program for Llama<B> {
 
     fn embed(&mut self, ids: &[u32]) {
         let ends = self.ends.as_ref().expect("tokens enter at the ends");
-        self.backend
-            .embed(&ends.embeddings, ids, &mut allocated(&mut self.buffers).x);
+        self.backend.embed(&ends.embeddings, ids, &mut allocated(&mut self.buffers).x);
     }
 
     fn load(&mut self, rows: &[f32]) {
-        self.backend
-            .upload(rows, &mut allocated(&mut self.buffers).x);
+        self.backend.upload(rows, &mut allocated(&mut self.buffers).x);
     }
 
     fn store(&self, rows: &mut [f32]) {
@@ -172,28 +149,15 @@ impl<B: Backend> Program for Llama<B> {
     }
 
     fn layer(&mut self, layer: u32) {
-        let Self {
-            backend,
-            config,
-            map,
-            rope,
-            ..
-        } = self;
+        let Self { backend, config, map, rope, .. } = self;
         let (index, rows) = ((layer - self.first) as usize, map.rows.len());
         let (weights, cache) = (&self.layers[index], &mut self.caches[index]);
-        let Config {
-            heads,
-            pairing,
-            eps,
-            ..
-        } = *config;
+        let Config { heads, pairing, eps, .. } = *config;
         let b = allocated(&mut self.buffers);
 
         backend.rms_norm(&b.x, &weights.attention_norm, eps, rows, &mut b.n);
-        let (qkv, outs) = (
-            [&weights.q, &weights.k, &weights.v],
-            &mut [&mut b.q, &mut b.k, &mut b.v],
-        );
+        let (qkv, outs) =
+            ([&weights.q, &weights.k, &weights.v], &mut [&mut b.q, &mut b.k, &mut b.v]);
         backend.project(&b.n, rows, &qkv, outs);
         backend.rope(&mut b.q, heads.query, heads.dim, pairing, rope);
         backend.rope(&mut b.k, heads.kv, heads.dim, pairing, rope);
@@ -217,8 +181,7 @@ impl<B: Backend> Program for Llama<B> {
         let count = rows.len() / self.config.hidden;
         let head = ends.head.as_ref().unwrap_or(&ends.embeddings);
         self.backend.upload(rows, &mut b.x);
-        self.backend
-            .rms_norm(&b.x, &ends.norm, self.config.eps, count, &mut b.n);
+        self.backend.rms_norm(&b.x, &ends.norm, self.config.eps, count, &mut b.n);
         self.backend.project(&b.n, count, &[head], &mut [&mut *out]);
         self.backend.download(out, 0, logits);
     }
@@ -251,11 +214,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Ends {
             embeddings: self.linear("token_embd.weight")?,
             norm: self.vector("output_norm.weight")?,
-            head: if tied {
-                None
-            } else {
-                Some(self.linear("output.weight")?)
-            },
+            head: if tied { None } else { Some(self.linear("output.weight")?) },
         })
     }
 
@@ -286,10 +245,6 @@ pub fn buffers_bytes(config: &Config, part: &Part, sizes: Sizes) -> u64 {
     let heads = config.heads;
     let row =
         3 * config.hidden + 2 * (heads.query + heads.kv) * heads.dim + 3 * config.intermediate;
-    let logits = if part.ends {
-        sizes.head_rows_max * config.vocab
-    } else {
-        0
-    };
+    let logits = if part.ends { sizes.head_rows_max * config.vocab } else { 0 };
     4 * (sizes.rows_max * row + logits) as u64
 }

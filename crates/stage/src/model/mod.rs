@@ -79,15 +79,10 @@ pub fn open<B: Backend>(
     part: &Part,
 ) -> Result<Box<dyn Program>, StageError> {
     match checkpoint.config() {
-        Config::Llama(config) => Ok(Box::new(llama::Llama::open(
-            backend,
-            checkpoint,
-            config.clone(),
-            part,
-        )?)),
-        other => Err(StageError::OtherFamily {
-            family: other.family(),
-        }),
+        Config::Llama(config) => {
+            Ok(Box::new(llama::Llama::open(backend, checkpoint, config.clone(), part)?))
+        }
+        other => Err(StageError::OtherFamily { family: other.family() }),
     }
 }
 
@@ -95,20 +90,13 @@ pub fn open<B: Backend>(
 /// matrices by a few percent wider than the file does.
 pub fn need(checkpoint: &Checkpoint, part: &Part, sizes: Sizes) -> Result<Need, StageError> {
     let (kv_bytes, buffers_bytes) = match checkpoint.config() {
-        Config::Llama(config) => (
-            llama::kv_bytes(config, part, sizes),
-            llama::buffers_bytes(config, part, sizes),
-        ),
+        Config::Llama(config) => {
+            (llama::kv_bytes(config, part, sizes), llama::buffers_bytes(config, part, sizes))
+        }
         other => {
-            return Err(StageError::OtherFamily {
-                family: other.family(),
-            });
+            return Err(StageError::OtherFamily { family: other.family() });
         }
     };
     let weights_bytes = checkpoint.bytes_of(part.range.clone(), part.ends);
-    Ok(Need {
-        weights_bytes,
-        kv_bytes,
-        buffers_bytes,
-    })
+    Ok(Need { weights_bytes, kv_bytes, buffers_bytes })
 }

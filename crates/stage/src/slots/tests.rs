@@ -31,17 +31,12 @@ fn entry(id: u32, op: Op, first: u32, rows: u32, accepted: u32, generation: u32)
 }
 
 fn plan(entries: Vec<Entry>) -> Plan {
-    Plan {
-        entries,
-        ..Plan::default()
-    }
+    Plan { entries, ..Plan::default() }
 }
 
 fn opened(rows: u32) -> Slots {
     let mut slots = Slots::new(SHAPES);
-    slots
-        .apply(&plan(vec![entry(1, Op::Open, 0, rows, 0, 0)]))
-        .unwrap();
+    slots.apply(&plan(vec![entry(1, Op::Open, 0, rows, 0, 0)])).unwrap();
     slots
 }
 
@@ -56,44 +51,18 @@ fn refusal(slots: &mut Slots, plan: &Plan) -> String {
 #[test]
 fn a_window_settles_to_its_accepted_rows_and_counts_one_change() {
     let mut slots = opened(70);
-    let effects = slots
-        .apply(&plan(vec![entry(1, Op::Continue, 70, 4, 70, 1)]))
-        .unwrap();
-    assert_eq!(
-        effects.settled,
-        [Settled {
-            id: StreamId(1),
-            rows: 70,
-            accepted: 70
-        }]
-    );
-    assert_eq!(
-        effects.map.rows[0],
-        RowAt {
-            table: 0,
-            position: 70
-        }
-    );
+    let effects = slots.apply(&plan(vec![entry(1, Op::Continue, 70, 4, 70, 1)])).unwrap();
+    assert_eq!(effects.settled, [Settled { id: StreamId(1), rows: 70, accepted: 70 }]);
+    assert_eq!(effects.map.rows[0], RowAt { table: 0, position: 70 });
     assert_eq!(*effects.map.tables[0], [0, 1]);
 
-    slots
-        .apply(&plan(vec![entry(1, Op::Continue, 72, 0, 2, 2)]))
-        .unwrap();
+    slots.apply(&plan(vec![entry(1, Op::Continue, 72, 0, 2, 2)])).unwrap();
     let state = slots.table()[0];
-    assert_eq!(
-        (state.generation, state.first, state.rows),
-        (Generation(3), 72, 0)
-    );
+    assert_eq!((state.generation, state.first, state.rows), (Generation(3), 72, 0));
 
-    let idle = slots
-        .apply(&plan(vec![entry(1, Op::Continue, 72, 0, 0, 3)]))
-        .unwrap();
+    let idle = slots.apply(&plan(vec![entry(1, Op::Continue, 72, 0, 0, 3)])).unwrap();
     assert!(idle.settled.is_empty());
-    assert_eq!(
-        slots.table()[0].generation,
-        Generation(3),
-        "nothing changed, nothing counts"
-    );
+    assert_eq!(slots.table()[0].generation, Generation(3), "nothing changed, nothing counts");
 }
 
 #[test]
@@ -106,9 +75,7 @@ fn an_open_without_rows_changes_nothing_but_the_table() {
 #[test]
 fn pages_are_taken_lowest_first_and_come_back_in_the_same_plan() {
     let mut slots = opened(128);
-    slots
-        .apply(&plan(vec![entry(2, Op::Open, 0, 65, 0, 0)]))
-        .unwrap();
+    slots.apply(&plan(vec![entry(2, Op::Open, 0, 65, 0, 0)])).unwrap();
     let effects = slots
         .apply(&plan(vec![
             entry(1, Op::Close, 0, 0, 0, 1),
@@ -127,86 +94,26 @@ fn every_wrong_plan_has_its_name_and_changes_nothing() {
     let open = |id, rows| entry(id, Op::Open, 0, rows, 0, 0);
     let good = || entry(1, Op::Continue, 70, 1, 70, 1);
     let cases: Vec<(&str, Vec<Entry>)> = vec![
-        (
-            "BadOpen: stream 2: first",
-            vec![entry(2, Op::Open, 1, 1, 0, 0)],
-        ),
-        (
-            "BadOpen: stream 2: accepted",
-            vec![entry(2, Op::Open, 0, 1, 1, 0)],
-        ),
-        (
-            "BadOpen: stream 2: generation",
-            vec![entry(2, Op::Open, 0, 1, 0, 1)],
-        ),
+        ("BadOpen: stream 2: first", vec![entry(2, Op::Open, 1, 1, 0, 0)]),
+        ("BadOpen: stream 2: accepted", vec![entry(2, Op::Open, 0, 1, 1, 0)]),
+        ("BadOpen: stream 2: generation", vec![entry(2, Op::Open, 0, 1, 0, 1)]),
         ("OtherStream: stream 1 is open already", vec![open(1, 1)]),
-        (
-            "OtherStream: stream 2 is not open",
-            vec![good(), entry(2, Op::Close, 0, 0, 0, 0)],
-        ),
-        (
-            "OtherStream: stream 2 is not open",
-            vec![good(), entry(2, Op::Continue, 0, 1, 0, 0)],
-        ),
-        (
-            "OtherStream: stream 2 is out of order",
-            vec![open(3, 1), open(2, 1)],
-        ),
-        (
-            "OtherStream: stream 1 is out of order",
-            vec![good(), good()],
-        ),
+        ("OtherStream: stream 2 is not open", vec![good(), entry(2, Op::Close, 0, 0, 0, 0)]),
+        ("OtherStream: stream 2 is not open", vec![good(), entry(2, Op::Continue, 0, 1, 0, 0)]),
+        ("OtherStream: stream 2 is out of order", vec![open(3, 1), open(2, 1)]),
+        ("OtherStream: stream 1 is out of order", vec![good(), good()]),
         (
             "OtherGeneration: stream 1: expected 1, found 0",
-            vec![
-                open(0, 1),
-                Entry {
-                    generation: Generation(0),
-                    ..good()
-                },
-            ],
+            vec![open(0, 1), Entry { generation: Generation(0), ..good() }],
         ),
-        (
-            "OtherGeneration: stream 1: expected 1",
-            vec![entry(1, Op::Cancel, 0, 0, 0, 7)],
-        ),
-        (
-            "OtherPosition: stream 1: expected 70, found 71",
-            vec![Entry {
-                first: 71,
-                ..good()
-            }],
-        ),
-        (
-            "BadAccepted: stream 1: at most 70, found 71",
-            vec![Entry {
-                accepted: 71,
-                ..good()
-            }],
-        ),
-        (
-            "OtherShape: rows of a close",
-            vec![entry(1, Op::Close, 0, 1, 0, 1)],
-        ),
-        (
-            "OtherShape: rows of a stream: at most 200, found 201",
-            vec![open(2, 201)],
-        ),
-        (
-            "OtherShape: rows of a round",
-            vec![open(2, 200), open(3, 200), open(4, 1)],
-        ),
-        (
-            "OtherShape: streams: at most 4",
-            vec![open(2, 1), open(3, 1), open(4, 1), open(5, 1)],
-        ),
-        (
-            "OtherShape: rows of a tree",
-            vec![Entry {
-                parents: Some(vec![0xffff]),
-                ..good()
-            }],
-        ),
+        ("OtherGeneration: stream 1: expected 1", vec![entry(1, Op::Cancel, 0, 0, 0, 7)]),
+        ("OtherPosition: stream 1: expected 70, found 71", vec![Entry { first: 71, ..good() }]),
+        ("BadAccepted: stream 1: at most 70, found 71", vec![Entry { accepted: 71, ..good() }]),
+        ("OtherShape: rows of a close", vec![entry(1, Op::Close, 0, 1, 0, 1)]),
+        ("OtherShape: rows of a stream: at most 200, found 201", vec![open(2, 201)]),
+        ("OtherShape: rows of a round", vec![open(2, 200), open(3, 200), open(4, 1)]),
+        ("OtherShape: streams: at most 4", vec![open(2, 1), open(3, 1), open(4, 1), open(5, 1)]),
+        ("OtherShape: rows of a tree", vec![Entry { parents: Some(vec![0xffff]), ..good() }]),
         ("NoSuchKeep: 0x0", vec![entry(2, Op::Resume, 5, 1, 0, 0)]),
     ];
     let mut slots = opened(70);
@@ -214,13 +121,8 @@ fn every_wrong_plan_has_its_name_and_changes_nothing() {
         let error = refusal(&mut slots, &plan(entries));
         assert!(error.starts_with(expected), "{error} is not {expected}");
     }
-    let restore = Keep {
-        key: 0xab,
-        stream: StreamId(2),
-        position: 5,
-        op: KeepOp::Restore,
-        held: true,
-    };
+    let restore =
+        Keep { key: 0xab, stream: StreamId(2), position: 5, op: KeepOp::Restore, held: true };
     let mut keeps = plan(vec![good()]);
     keeps.keeps = vec![restore];
     assert!(refusal(&mut slots, &keeps).starts_with("NoSuchKeep: 0xab"));
@@ -235,21 +137,12 @@ fn a_context_or_a_cache_that_is_full_is_refused() {
     slots.apply(&plan(vec![on(200, 1)])).unwrap();
     slots.apply(&plan(vec![on(400, 2)])).unwrap();
     let error = refusal(&mut slots, &plan(vec![on(600, 3)]));
-    assert_eq!(
-        error,
-        "OtherShape: positions of a stream: at most 640, found 800"
-    );
+    assert_eq!(error, "OtherShape: positions of a stream: at most 640, found 800");
     let error = refusal(&mut slots, &plan(vec![entry(2, Op::Open, 0, 129, 0, 0)]));
     assert_eq!(error, "TooFewPages: stream 2 needs 3 pages, 2 are free");
     // What the same plan gives back counts as free.
     let open = |id| entry(id, Op::Open, 0, 192, 0, 0);
-    slots
-        .apply(&plan(vec![
-            entry(1, Op::Close, 0, 0, 0, 3),
-            open(2),
-            open(3),
-        ]))
-        .unwrap();
+    slots.apply(&plan(vec![entry(1, Op::Close, 0, 0, 0, 3), open(2), open(3)])).unwrap();
     assert_eq!(slots.pages_free(), 12 - 6);
 }
 
@@ -272,18 +165,8 @@ struct Deed {
 
 fn deed() -> impl Strategy<Value = Deed> {
     let rows = prop_oneof![0u32..4, 60..70u32, 120..140u32];
-    (
-        0..5u32,
-        prop::bool::weighted(0.15),
-        rows,
-        any::<prop::sample::Index>(),
-    )
-        .prop_map(|(id, close, rows, accepted)| Deed {
-            id,
-            close,
-            rows,
-            accepted,
-        })
+    (0..5u32, prop::bool::weighted(0.15), rows, any::<prop::sample::Index>())
+        .prop_map(|(id, close, rows, accepted)| Deed { id, close, rows, accepted })
 }
 
 /// Applies a deed to the model and words it as an entry.
@@ -297,10 +180,7 @@ fn tell(stories: &mut BTreeMap<u32, Story>, deed: &Deed, clock: &mut u64) -> Ent
         story.window = rows as usize;
     };
     let Some(story) = stories.get_mut(&id) else {
-        let mut story = Story {
-            generation: u32::from(rows > 0),
-            ..Story::default()
-        };
+        let mut story = Story { generation: u32::from(rows > 0), ..Story::default() };
         stamp(&mut story);
         stories.insert(id, story);
         return entry(id, Op::Open, 0, rows, 0, 0);
@@ -312,9 +192,7 @@ fn tell(stories: &mut BTreeMap<u32, Story>, deed: &Deed, clock: &mut u64) -> Ent
     }
     let accepted = deed.accepted.index(story.window + 1);
     story.generation += u32::from(rows > 0 || story.window > 0);
-    story
-        .stamps
-        .truncate(story.stamps.len() - story.window + accepted);
+    story.stamps.truncate(story.stamps.len() - story.window + accepted);
     let first = story.stamps.len() as u32;
     stamp(story);
     entry(id, Op::Continue, first, rows, accepted as u32, generation)

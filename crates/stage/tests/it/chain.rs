@@ -45,12 +45,7 @@ pub fn tiny() -> &'static Checkpoint {
 
 /// A range of [`tiny`]; rank 0 holds the ends.
 pub fn config(range: Range<u32>) -> StageConfig {
-    StageConfig {
-        ends: range.start == 0,
-        range,
-        kv: KvDtype::F16,
-        loop_mode: false,
-    }
+    StageConfig { ends: range.start == 0, range, kv: KvDtype::F16, loop_mode: false }
 }
 
 pub fn stage<B: Backend>(backend: &Arc<B>, config: StageConfig) -> Stage<B> {
@@ -90,11 +85,7 @@ impl Kind {
     /// A chain with cuts at `cuts`.
     pub fn chain(self, cuts: &[u32]) -> Chain {
         let ends: Vec<u32> = [0].iter().chain(cuts).chain(&[LAYERS]).copied().collect();
-        Chain::new(
-            ends.windows(2)
-                .map(|pair| self.engine(pair[0]..pair[1]))
-                .collect(),
-        )
+        Chain::new(ends.windows(2).map(|pair| self.engine(pair[0]..pair[1])).collect())
     }
 }
 
@@ -108,11 +99,7 @@ pub struct Say<'a> {
 }
 
 pub fn say(id: u32, accepted: u32, tokens: &[u32]) -> Say<'_> {
-    Say {
-        id,
-        accepted,
-        tokens,
-    }
+    Say { id, accepted, tokens }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,11 +120,7 @@ impl Chain {
         for stage in &mut stages {
             stage.prepare(&SHAPES).unwrap();
         }
-        Self {
-            stages,
-            cuts: Vec::new(),
-            books: BTreeMap::new(),
-        }
+        Self { stages, cuts: Vec::new(), books: BTreeMap::new() }
     }
 
     /// Runs a round; the rows of the last stage, in the order of `says` (ascending ids).
@@ -149,23 +132,14 @@ impl Chain {
 
     pub fn close(&mut self, id: u32, op: Op) -> Result<(), StageError> {
         let book = self.books.remove(&id).unwrap();
-        self.run(vec![entry(id, op, 0, 0, 0, book.generation)], &[])
-            .map(drop)
+        self.run(vec![entry(id, op, 0, 0, 0, book.generation)], &[]).map(drop)
     }
 
     pub fn run(&mut self, entries: Vec<Entry>, tokens: &[u32]) -> Result<Vec<f32>, StageError> {
-        let plan = Plan {
-            entries,
-            cuts: self.cuts.clone(),
-            ..Plan::default()
-        };
+        let plan = Plan { entries, cuts: self.cuts.clone(), ..Plan::default() };
         let (mut rows, mut next) = (Vec::new(), Vec::new());
         for (rank, stage) in self.stages.iter_mut().enumerate() {
-            let input = if rank == 0 {
-                Input::Tokens(tokens)
-            } else {
-                Input::Rows(&rows)
-            };
+            let input = if rank == 0 { Input::Tokens(tokens) } else { Input::Rows(&rows) };
             stage.step(&plan, input, &mut next)?;
             std::mem::swap(&mut rows, &mut next);
         }
@@ -176,24 +150,13 @@ impl Chain {
         let rows = say.tokens.len() as u32;
         let Some(book) = self.books.get_mut(&say.id) else {
             let generation = u32::from(rows > 0);
-            self.books.insert(
-                say.id,
-                Book {
-                    first: 0,
-                    rows,
-                    generation,
-                },
-            );
+            self.books.insert(say.id, Book { first: 0, rows, generation });
             return entry(say.id, Op::Open, 0, rows, 0, 0);
         };
         let first = book.first + say.accepted;
         let generation = book.generation;
         let changes = u32::from(rows > 0 || book.rows > 0);
-        *book = Book {
-            first,
-            rows,
-            generation: generation + changes,
-        };
+        *book = Book { first, rows, generation: generation + changes };
         entry(say.id, Op::Continue, first, rows, say.accepted, generation)
     }
 
@@ -240,9 +203,7 @@ pub fn tokens(seed: u32, count: usize) -> Vec<u32> {
         *x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         Some(*x >> 26)
     };
-    std::iter::repeat_n((), count)
-        .scan(seed, |x, ()| step(x))
-        .collect()
+    std::iter::repeat_n((), count).scan(seed, |x, ()| step(x)).collect()
 }
 
 pub fn bits(values: &[f32]) -> Vec<u32> {

@@ -33,31 +33,18 @@ fn any_chunk_equals_one_chunk() {
 fn a_stream_in_company_equals_the_same_stream_alone() {
     let (a, b) = (tokens(3, 66), tokens(4, 40));
     for kind in KINDS {
-        let alone = [
-            kind.chain(&[]).feed(1, &a, 66),
-            kind.chain(&[]).feed(2, &b, 40),
-        ];
+        let alone = [kind.chain(&[]).feed(1, &a, 66), kind.chain(&[]).feed(2, &b, 40)];
         let mut chain = kind.chain(&[2]);
         let width = chain.hidden();
         let mut together = [Vec::new(), Vec::new()];
         for (a, b) in a.chunks(11).zip(b.chunks(7)) {
-            let last = if together[0].is_empty() {
-                (0, 0)
-            } else {
-                (11, 7)
-            };
-            let rows = chain
-                .round(&[say(1, last.0, a), say(2, last.1, b)])
-                .unwrap();
+            let last = if together[0].is_empty() { (0, 0) } else { (11, 7) };
+            let rows = chain.round(&[say(1, last.0, a), say(2, last.1, b)]).unwrap();
             together[0].extend(&rows[..a.len() * width]);
             together[1].extend(&rows[a.len() * width..]);
         }
         same(&together[0], &alone[0], &format!("{kind:?} first stream"));
-        same(
-            &together[1],
-            &alone[1][..together[1].len()],
-            &format!("{kind:?} second stream"),
-        );
+        same(&together[1], &alone[1][..together[1].len()], &format!("{kind:?} second stream"));
     }
 }
 
@@ -70,9 +57,7 @@ fn a_window_rolled_back_equals_a_fresh_run() {
             chain.feed(1, &text, 60);
             // Eight drafts over a page's edge, of which `kept` are what the stream really says.
             let mut drafts = tail[..8].to_vec();
-            drafts[kept..]
-                .iter_mut()
-                .for_each(|token| *token = 63 - *token);
+            drafts[kept..].iter_mut().for_each(|token| *token = 63 - *token);
             chain.round(&[say(1, 60, &drafts)]).unwrap();
             let rows = chain.round(&[say(1, kept as u32, &tail[kept..])]).unwrap();
 
@@ -103,37 +88,17 @@ fn a_skipped_stream_computes_zeros_until_it_is_over_and_disturbs_nobody() {
     for kind in KINDS {
         let mut chain = kind.chain(&[1]);
         let width = chain.hidden();
-        chain
-            .round(&[say(1, 0, &a[..10]), say(2, 0, &b[..10])])
-            .unwrap();
-        chain
-            .stages
-            .iter_mut()
-            .for_each(|stage| stage.skip(StreamId(1)));
-        let rows = chain
-            .round(&[say(1, 10, &a[10..20]), say(2, 10, &b[10..20])])
-            .unwrap();
-        assert!(
-            rows[..10 * width].iter().all(|x| *x == 0.0),
-            "{kind:?}: skipped rows"
-        );
+        chain.round(&[say(1, 0, &a[..10]), say(2, 0, &b[..10])]).unwrap();
+        chain.stages.iter_mut().for_each(|stage| stage.skip(StreamId(1)));
+        let rows = chain.round(&[say(1, 10, &a[10..20]), say(2, 10, &b[10..20])]).unwrap();
+        assert!(rows[..10 * width].iter().all(|x| *x == 0.0), "{kind:?}: skipped rows");
         let alone = kind.chain(&[]).feed(2, &b, 30);
-        same(
-            &rows[10 * width..],
-            &alone[10 * width..20 * width],
-            &format!("{kind:?} beside"),
-        );
+        same(&rows[10 * width..], &alone[10 * width..20 * width], &format!("{kind:?} beside"));
 
-        chain
-            .round(&[say(1, 3, &a[13..20]), say(2, 10, &b[20..])])
-            .unwrap();
+        chain.round(&[say(1, 3, &a[13..20]), say(2, 10, &b[20..])]).unwrap();
         chain.close(1, Op::Cancel).unwrap();
         let again = chain.round(&[say(1, 0, &a)]).unwrap();
-        same(
-            &again,
-            &kind.chain(&[]).feed(1, &a, 30),
-            &format!("{kind:?} id used again"),
-        );
+        same(&again, &kind.chain(&[]).feed(1, &a, 30), &format!("{kind:?} id used again"));
     }
 }
 
@@ -145,10 +110,7 @@ fn a_reset_or_prepared_engine_has_forgotten_every_stream() {
         let mut used = kind.chain(&[1]);
         used.feed(1, &tokens(11, 100), 100);
         used.stages.iter_mut().for_each(|stage| stage.reset());
-        assert!(
-            used.stages.iter().all(|stage| stage.table().is_empty()),
-            "{kind:?}"
-        );
+        assert!(used.stages.iter().all(|stage| stage.table().is_empty()), "{kind:?}");
         let mut used = Chain::new(used.stages);
         same(&used.feed(1, &text, 64), &fresh, &format!("{kind:?}"));
     }
@@ -160,10 +122,7 @@ fn logits_of_many_rows_equal_those_of_each_row() {
         let mut chain = kind.chain(&[1]);
         let rows = chain.feed(1, &tokens(12, 70), 70);
         let many = chain.logits(&rows);
-        let one: Vec<f32> = rows
-            .chunks(chain.hidden())
-            .flat_map(|row| chain.logits(row))
-            .collect();
+        let one: Vec<f32> = rows.chunks(chain.hidden()).flat_map(|row| chain.logits(row)).collect();
         same(&many, &one, &format!("{kind:?}"));
         assert_eq!(many.len(), 70 * chain.stages[0].vocab());
         assert_eq!(chain.stages[1].vocab(), 0, "{kind:?}: no head there");
@@ -178,14 +137,8 @@ fn tables_agree_on_every_rank_after_every_round() {
         chain.round(&[say(3, 5, &[1]), say(4, 0, &[2, 3])]).unwrap();
         let table = chain.stages[0].table();
         assert_eq!(table.len(), 2);
-        assert_eq!(
-            (table[0].first, table[0].generation.0, table[0].pages),
-            (85, 4, 2)
-        );
-        assert!(
-            chain.stages.iter().all(|stage| stage.table() == table),
-            "{kind:?}"
-        );
+        assert_eq!((table[0].first, table[0].generation.0, table[0].pages), (85, 4, 2));
+        assert!(chain.stages.iter().all(|stage| stage.table() == table), "{kind:?}");
         chain.close(3, Op::Close).unwrap();
         assert_eq!(chain.stages[2].table().len(), 1);
     }
@@ -204,10 +157,7 @@ fn a_refused_round_leaves_the_stage_usable() {
         assert_eq!(error, "OtherShape: tokens of a round: at most 0, found 1");
         let good = crate::chain::entry(1, Op::Continue, 10, 1, 10, 1);
         let error = chain.run(vec![good], &[9_999]).unwrap_err().to_string();
-        assert!(
-            error.starts_with("OtherShape: token id: at most"),
-            "{error}"
-        );
+        assert!(error.starts_with("OtherShape: token id: at most"), "{error}");
         let second = chain.round(&[say(1, 10, &text[10..])]).unwrap();
         let whole = kind.chain(&[]).feed(1, &text, 20);
         same(&[first, second].concat(), &whole, &format!("{kind:?}"));
@@ -224,10 +174,7 @@ fn an_engine_that_is_not_prepared_takes_no_rows() {
         };
         let error = engine.step(&plan, baton_stage::Input::Tokens(&[1]), &mut Vec::new());
         let error = error.unwrap_err().to_string();
-        assert!(
-            error.starts_with("OtherShape: rows of a round: at most 0"),
-            "{error}"
-        );
+        assert!(error.starts_with("OtherShape: rows of a round: at most 0"), "{error}");
     }
 }
 

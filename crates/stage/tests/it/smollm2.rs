@@ -28,10 +28,7 @@ fn model() -> Option<PathBuf> {
     if path.is_file() {
         return Some(path);
     }
-    eprintln!(
-        "SKIPPED: no model at {} (set BATON_SMOLLM2)",
-        path.display()
-    );
+    eprintln!("SKIPPED: no model at {} (set BATON_SMOLLM2)", path.display());
     None
 }
 
@@ -41,15 +38,8 @@ fn golden(file: &str) -> Vec<u8> {
 }
 
 fn chain(checkpoint: &Checkpoint, kv: KvDtype) -> Chain {
-    let config = StageConfig {
-        range: 0..30,
-        ends: true,
-        kv,
-        loop_mode: false,
-    };
-    Chain::new(vec![Box::new(
-        Stage::open(cpu().clone(), checkpoint, config).unwrap(),
-    )])
+    let config = StageConfig { range: 0..30, ends: true, kv, loop_mode: false };
+    Chain::new(vec![Box::new(Stage::open(cpu().clone(), checkpoint, config).unwrap())])
 }
 
 /// What one prompt's logits show against the oracle's.
@@ -83,18 +73,11 @@ fn lead(logits: &[f32]) -> f32 {
 
 fn f32s(file: &SafeTensors<'_>, name: &str) -> Vec<f32> {
     let bytes = file.tensor(name).unwrap().data();
-    bytes
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-        .collect()
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
 fn u32s(list: &Value) -> Vec<u32> {
-    list.as_array()
-        .unwrap()
-        .iter()
-        .map(|x| x.as_u64().unwrap() as u32)
-        .collect()
+    list.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
 }
 
 fn figures(chain: &mut Chain, name: &str, prompt: &Value, oracle: &SafeTensors<'_>) -> Figures {
@@ -107,11 +90,7 @@ fn figures(chain: &mut Chain, name: &str, prompt: &Value, oracle: &SafeTensors<'
 
     let expected = logprobs(&f32s(oracle, &format!("{name}.last_logits_fp32")));
     let found = logprobs(all.last().unwrap());
-    figures.kl = expected
-        .iter()
-        .zip(&found)
-        .map(|(p, q)| p.exp() * (p - q))
-        .sum();
+    figures.kl = expected.iter().zip(&found).map(|(p, q)| p.exp() * (p - q)).sum();
 
     let next = f32s(oracle, &format!("{name}.next_logprob_fp32"));
     let errors: Vec<f64> = next
@@ -122,22 +101,12 @@ fn figures(chain: &mut Chain, name: &str, prompt: &Value, oracle: &SafeTensors<'
     figures.logprob_max = errors.iter().copied().fold(0.0, f64::max);
     figures.logprob_mean = errors.iter().sum::<f64>() / errors.len() as f64;
 
-    let best = oracle
-        .tensor(&format!("{name}.argmax"))
-        .unwrap()
-        .data()
-        .chunks_exact(4);
+    let best = oracle.tensor(&format!("{name}.argmax")).unwrap().data().chunks_exact(4);
     let best = best.map(|b| u32::from_le_bytes(b.try_into().unwrap()));
     let wrong = |(row, best): &(&&[f32], u32)| argmax(row) != *best && lead(row) >= GAP_MIN;
     figures.argmax_wrong = all.iter().zip(best).filter(wrong).count();
 
-    greedy(
-        chain,
-        prompt,
-        argmax(all.last().unwrap()),
-        (ids.len() % 16) as u32,
-        &mut figures,
-    );
+    greedy(chain, prompt, argmax(all.last().unwrap()), (ids.len() % 16) as u32, &mut figures);
     figures
 }
 
@@ -145,9 +114,7 @@ fn figures(chain: &mut Chain, name: &str, prompt: &Value, oracle: &SafeTensors<'
 fn greedy(chain: &mut Chain, prompt: &Value, first: u32, last: u32, figures: &mut Figures) {
     let expected = u32s(&prompt["greedy"]);
     let gaps = prompt["top1_top2_gaps"].as_array().unwrap();
-    let near = gaps
-        .iter()
-        .position(|gap| gap.as_f64().unwrap() < f64::from(GAP_MIN));
+    let near = gaps.iter().position(|gap| gap.as_f64().unwrap() < f64::from(GAP_MIN));
     figures.greedy_due = near.unwrap_or(expected.len());
     let (mut token, mut accepted) = (first, if last == 0 { 16 } else { last });
     for id in expected {
@@ -187,19 +154,11 @@ fn smollm2_is_one_function_whatever_the_cut_and_chunk() {
     let Some(path) = model() else { return };
     let checkpoint = Checkpoint::open(&path).unwrap();
     let ids: Vec<u32> = (0..80).map(|i| (i * 7919 + 13) % 49_152).collect();
-    let shapes = Shapes {
-        pages: 2,
-        ..crate::chain::SHAPES
-    };
+    let shapes = Shapes { pages: 2, ..crate::chain::SHAPES };
     let run = |cuts: &[u32], chunk| {
         let part = |range: std::ops::Range<u32>| -> Box<dyn Engine> {
             let ends = range.start == 0;
-            let config = StageConfig {
-                range,
-                ends,
-                kv: KvDtype::F16,
-                loop_mode: false,
-            };
+            let config = StageConfig { range, ends, kv: KvDtype::F16, loop_mode: false };
             let mut stage = Stage::open(cpu().clone(), &checkpoint, config).unwrap();
             stage.prepare(&shapes).unwrap();
             Box::new(stage)

@@ -29,10 +29,7 @@ fn the_cpu_equals_the_reference() {
 fn the_layer_program_is_the_family_written_plainly() {
     let text = tokens(36, 70);
     for tied in [true, false] {
-        let checkpoint = checkpoint(&synthetic::Llama {
-            tied,
-            ..synthetic::Llama::default()
-        });
+        let checkpoint = checkpoint(&synthetic::Llama { tied, ..synthetic::Llama::default() });
         let stage = Stage::open(cpu().clone(), &checkpoint, config(0..LAYERS)).unwrap();
         let mut chain = Chain::new(vec![Box::new(stage)]);
         let rows = chain.feed(1, &text, 64);
@@ -40,11 +37,7 @@ fn the_layer_program_is_the_family_written_plainly() {
         let expected: Vec<f32> = text.iter().flat_map(|token| plain.row(*token)).collect();
         same(&rows, &expected, &format!("rows, tied {tied}"));
         let last = &rows[69 * chain.hidden()..];
-        same(
-            &chain.logits(last),
-            &plain.logits(last),
-            &format!("logits, tied {tied}"),
-        );
+        same(&chain.logits(last), &plain.logits(last), &format!("logits, tied {tied}"));
     }
 }
 
@@ -52,10 +45,7 @@ fn the_layer_program_is_the_family_written_plainly() {
 fn loop_mode_equals_no_boundary() {
     let text = tokens(32, 70);
     let plain = Kind::Cpu.chain(&[]).feed(1, &text, 70);
-    let looped = StageConfig {
-        loop_mode: true,
-        ..config(0..LAYERS)
-    };
+    let looped = StageConfig { loop_mode: true, ..config(0..LAYERS) };
     let mut chain = Chain::new(vec![Box::new(stage(cpu(), looped))]);
     same(&chain.feed(1, &text, 70), &plain, "loop mode");
 }
@@ -64,10 +54,7 @@ fn loop_mode_equals_no_boundary() {
 fn a_round_larger_than_a_piece_equals_small_rounds_wherever_it_is_cut() {
     let (a, b) = (tokens(33, 590), tokens(34, 100));
     assert!(a.len() > PIECE_ROWS_MAX);
-    let alone = [
-        Kind::Cpu.chain(&[]).feed(1, &a, 64),
-        Kind::Cpu.chain(&[]).feed(2, &b, 64),
-    ];
+    let alone = [Kind::Cpu.chain(&[]).feed(1, &a, 64), Kind::Cpu.chain(&[]).feed(2, &b, 64)];
     for cuts in [vec![], vec![100, 300, 590]] {
         let mut chain = Kind::Cpu.chain(&[]);
         chain.cuts = cuts;
@@ -79,31 +66,18 @@ fn a_round_larger_than_a_piece_equals_small_rounds_wherever_it_is_cut() {
 #[test]
 fn f32_keys_are_another_function() {
     let text = tokens(35, 20);
-    let wide = StageConfig {
-        kv: KvDtype::F32,
-        ..config(0..LAYERS)
-    };
+    let wide = StageConfig { kv: KvDtype::F32, ..config(0..LAYERS) };
     let mut chain = Chain::new(vec![Box::new(stage(cpu(), wide))]);
     let rows = chain.feed(1, &text, 20);
     assert_ne!(rows, Kind::Cpu.chain(&[]).feed(1, &text, 20));
     let close = |(a, b): (&f32, &f32)| (a - b).abs() < 0.05;
-    assert!(
-        rows.iter()
-            .zip(&Kind::Cpu.chain(&[]).feed(1, &text, 20))
-            .all(close)
-    );
+    assert!(rows.iter().zip(&Kind::Cpu.chain(&[]).feed(1, &text, 20)).all(close));
 }
 
 #[test]
 fn a_spoilt_row_stays_with_its_own_stream() {
-    let (first, second) = (
-        entry(1, Op::Open, 0, 2, 0, 0),
-        entry(2, Op::Open, 0, 2, 0, 0),
-    );
-    let plan = Plan {
-        entries: vec![first, second],
-        ..Plan::default()
-    };
+    let (first, second) = (entry(1, Op::Open, 0, 2, 0, 0), entry(2, Op::Open, 0, 2, 0, 0));
+    let plan = Plan { entries: vec![first, second], ..Plan::default() };
     let good: Vec<f32> = (0..4 * 64).map(|i| (i % 7) as f32 - 3.0).collect();
     let mut bad = good.clone();
     bad[64 + 5] = f32::NAN;
@@ -124,24 +98,15 @@ fn a_spoilt_row_stays_with_its_own_stream() {
 fn a_range_outside_the_model_is_refused() {
     for (range, found) in [(0..4, "0..4"), (2..2, "2..2")] {
         let backend = Arc::new(Scalar::new());
-        let error = Stage::open(backend, tiny(), config(range))
-            .err()
-            .unwrap()
-            .to_string();
-        assert_eq!(
-            error,
-            format!("OtherRange: expected layers inside 0..3, found {found}")
-        );
+        let error = Stage::open(backend, tiny(), config(range)).err().unwrap().to_string();
+        assert_eq!(error, format!("OtherRange: expected layers inside 0..3, found {found}"));
     }
 }
 
 #[test]
 fn shapes_that_hold_nothing_are_refused() {
     let mut stage = stage(&Arc::new(Scalar::new()), config(1..2));
-    let error = stage
-        .prepare(&Shapes { pages: 0, ..SHAPES })
-        .unwrap_err()
-        .to_string();
+    let error = stage.prepare(&Shapes { pages: 0, ..SHAPES }).unwrap_err().to_string();
     assert_eq!(error, "EmptyShape: pages: expected at least 1, found 0");
 }
 
@@ -150,15 +115,9 @@ fn need_adds_up_over_ranges() {
     let whole = need_bytes(tiny(), &config(0..LAYERS), &SHAPES).unwrap();
     let (a, b) = (config(0..1), config(1..LAYERS));
     let parts = [a, b].map(|config| need_bytes(tiny(), &config, &SHAPES).unwrap());
-    assert_eq!(
-        whole.weights_bytes,
-        parts[0].weights_bytes + parts[1].weights_bytes
-    );
+    assert_eq!(whole.weights_bytes, parts[0].weights_bytes + parts[1].weights_bytes);
     assert_eq!(whole.kv_bytes, parts[0].kv_bytes + parts[1].kv_bytes);
     // 3 layers, 24 pages of 64 keys, 2 heads of 16 values, keys and values, 2 bytes.
     assert_eq!(whole.kv_bytes, 3 * 24 * 64 * 2 * 16 * 2 * 2);
-    assert!(
-        parts[0].buffers_bytes > parts[1].buffers_bytes,
-        "the logits are with the ends"
-    );
+    assert!(parts[0].buffers_bytes > parts[1].buffers_bytes, "the logits are with the ends");
 }

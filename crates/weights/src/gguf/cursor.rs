@@ -72,21 +72,12 @@ impl<'a> Cursor<'a> {
         let at = self.at();
         let found = self.u64(what)?;
         if found > limit {
-            return Err(WeightsError::Limit {
-                what: what.to_owned(),
-                limit,
-                found,
-            });
+            return Err(WeightsError::Limit { what: what.to_owned(), limit, found });
         }
         let need = found * bytes_min;
         if need > self.left() {
             let have = self.left();
-            return Err(WeightsError::Truncated {
-                what: what.to_owned(),
-                at,
-                need,
-                have,
-            });
+            return Err(WeightsError::Truncated { what: what.to_owned(), at, need, have });
         }
         Ok(found)
     }
@@ -98,8 +89,7 @@ impl<'a> Cursor<'a> {
             let what = format!("the length of {what}");
             return Err(WeightsError::Limit { what, limit, found });
         }
-        std::str::from_utf8(self.take(found, what)?).map_err(|_| WeightsError::NotUtf8 {
-            what: what.to_owned(),
-        })
+        std::str::from_utf8(self.take(found, what)?)
+            .map_err(|_| WeightsError::NotUtf8 { what: what.to_owned() })
     }
 }

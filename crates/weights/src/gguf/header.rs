@@ -67,14 +67,7 @@ impl Header {
         let alignment = alignment(&metadata)?;
         let tensors = read_tensors(&mut cursor, tensors, alignment)?;
         let data_at = cursor.at().next_multiple_of(alignment);
-        Ok(Self {
-            version,
-            metadata,
-            pairs,
-            tensors,
-            data_at,
-            alignment,
-        })
+        Ok(Self { version, metadata, pairs, tensors, data_at, alignment })
     }
 }
 
@@ -85,10 +78,7 @@ fn read_metadata(cursor: &mut Cursor<'_>, keys: u64) -> Result<Metadata, Weights
         let kind = cursor.u32(&format!("the type of `{key}`"))?;
         let value = Value::read(cursor, key, kind)?;
         if !metadata.insert(key, value) {
-            return Err(WeightsError::Duplicate {
-                what: "metadata key",
-                name: key.to_owned(),
-            });
+            return Err(WeightsError::Duplicate { what: "metadata key", name: key.to_owned() });
         }
     }
     Ok(metadata)
@@ -117,15 +107,9 @@ fn read_tensors(
     let mut tensors = Vec::with_capacity(count as usize);
     let mut names = BTreeSet::new();
     for index in 0..count {
-        let name = cursor.string(
-            &format!("the name of tensor {index}"),
-            limits::NAME_BYTES_MAX,
-        )?;
+        let name = cursor.string(&format!("the name of tensor {index}"), limits::NAME_BYTES_MAX)?;
         if !names.insert(name) {
-            return Err(WeightsError::Duplicate {
-                what: "tensor",
-                name: name.to_owned(),
-            });
+            return Err(WeightsError::Duplicate { what: "tensor", name: name.to_owned() });
         }
         tensors.push(read_tensor(cursor, name, alignment)?);
     }
@@ -160,11 +144,7 @@ fn read_tensor(
     }
     if dims.is_empty() || dims.contains(&0) {
         let reason = "expected one to four dims of at least 1".to_owned();
-        return Err(WeightsError::Dims {
-            name: name.to_owned(),
-            dims,
-            reason,
-        });
+        return Err(WeightsError::Dims { name: name.to_owned(), dims, reason });
     }
     let kind = cursor.u32(&what)?;
     let offset = cursor.u64(&what)?;
@@ -176,10 +156,5 @@ fn read_tensor(
             reason: format!("are not aligned to {alignment}"),
         });
     }
-    Ok(TensorEntry {
-        name: name.to_owned(),
-        dims,
-        kind,
-        offset,
-    })
+    Ok(TensorEntry { name: name.to_owned(), dims, kind, offset })
 }

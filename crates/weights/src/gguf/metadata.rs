@@ -97,10 +97,7 @@ impl Value {
             (STRING, _) => Self::String(cursor.string(&what, limits::STRING_BYTES_MAX)?.to_owned()),
             (ARRAY, _) => Self::Array(Array::read(cursor, key, 1)?),
             _ => {
-                return Err(WeightsError::ValueType {
-                    key: key.to_owned(),
-                    found: kind,
-                });
+                return Err(WeightsError::ValueType { key: key.to_owned(), found: kind });
             }
         })
     }
@@ -135,10 +132,9 @@ impl Array {
         let bytes_min = match kind {
             STRING => 8,
             ARRAY => 12,
-            _ => number_bytes(kind).ok_or_else(|| WeightsError::ValueType {
-                key: key.to_owned(),
-                found: kind,
-            })? as u64,
+            _ => number_bytes(kind)
+                .ok_or_else(|| WeightsError::ValueType { key: key.to_owned(), found: kind })?
+                as u64,
         };
         let items = cursor.count(
             &format!("the item count of `{key}`"),
@@ -160,10 +156,7 @@ impl Array {
                 }
                 Self::Arrays(out)
             }
-            _ => Self::Numbers {
-                kind,
-                bytes: cursor.take(items * bytes_min, &what)?.to_vec(),
-            },
+            _ => Self::Numbers { kind, bytes: cursor.take(items * bytes_min, &what)?.to_vec() },
         })
     }
 }

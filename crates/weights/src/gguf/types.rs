@@ -32,9 +32,7 @@ pub fn format(number: u32) -> Option<Format> {
 
 /// The format of a name as [`Format::name`] gives it.
 pub fn by_name(name: &str) -> Option<Format> {
-    (0..=30)
-        .filter_map(format)
-        .find(|format| format.name() == name)
+    (0..=30).filter_map(format).find(|format| format.name() == name)
 }
 
 /// The name of any ggml type number.

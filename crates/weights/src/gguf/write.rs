@@ -47,12 +47,7 @@ impl Writer {
     /// With the pairs of another file as they are stored there, `count` of them, and the alignment
     /// that they speak of.
     pub(crate) fn with_pairs(pairs: Vec<u8>, count: u64, alignment: u64) -> Self {
-        Self {
-            alignment,
-            pairs,
-            pair_count: count,
-            ..Self::default()
-        }
+        Self { alignment, pairs, pair_count: count, ..Self::default() }
     }
 
     fn pair(&mut self, key: &str, kind: u32) -> &mut Vec<u8> {
@@ -149,8 +144,7 @@ impl Writer {
         let at = self.data_bytes.next_multiple_of(self.alignment);
         text(&mut self.infos, name);
         self.infos.extend((dims.len() as u32).to_le_bytes());
-        self.infos
-            .extend(dims.iter().flat_map(|dim| dim.to_le_bytes()));
+        self.infos.extend(dims.iter().flat_map(|dim| dim.to_le_bytes()));
         self.infos.extend(kind.to_le_bytes());
         self.infos.extend(at.to_le_bytes());
         self.bodies.push(Body { bytes, fill });

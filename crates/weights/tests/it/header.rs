@@ -33,67 +33,26 @@ fn said(bytes: &[u8]) -> String {
 #[track_caller]
 fn over_limit(bytes: &[u8], what: &str, limit: u64) {
     let said = said(bytes);
-    assert!(
-        said.contains(what) && said.contains(&format!("limit of {limit}")),
-        "{said}"
-    );
+    assert!(said.contains(what) && said.contains(&format!("limit of {limit}")), "{said}");
 }
 
 #[test]
 fn counts_above_their_limits_are_refused_by_name() {
-    over_limit(
-        &header(limits::TENSORS_MAX + 1, 0, &[]),
-        "tensor count",
-        limits::TENSORS_MAX,
-    );
-    over_limit(
-        &header(u64::MAX, 0, &[]),
-        "tensor count",
-        limits::TENSORS_MAX,
-    );
-    over_limit(
-        &header(0, limits::KEYS_MAX + 1, &[]),
-        "key count",
-        limits::KEYS_MAX,
-    );
+    over_limit(&header(limits::TENSORS_MAX + 1, 0, &[]), "tensor count", limits::TENSORS_MAX);
+    over_limit(&header(u64::MAX, 0, &[]), "tensor count", limits::TENSORS_MAX);
+    over_limit(&header(0, limits::KEYS_MAX + 1, &[]), "key count", limits::KEYS_MAX);
     let long = 257u64.to_le_bytes();
-    over_limit(
-        &header(0, 1, &[&long[..], &[0; 300]].concat()),
-        "metadata key 0",
-        256,
-    );
-    over_limit(
-        &header(1, 0, &[&long[..], &[0; 300]].concat()),
-        "name of tensor 0",
-        256,
-    );
+    over_limit(&header(0, 1, &[&long[..], &[0; 300]].concat()), "metadata key 0", 256);
+    over_limit(&header(1, 0, &[&long[..], &[0; 300]].concat()), "name of tensor 0", 256);
     let string = [key("k", 8), u64::MAX.to_le_bytes().to_vec()].concat();
-    over_limit(
-        &header(0, 1, &string),
-        "the value of `k`",
-        limits::STRING_BYTES_MAX,
-    );
+    over_limit(&header(0, 1, &string), "the value of `k`", limits::STRING_BYTES_MAX);
     let items = [key("k", 9), array(8, u64::MAX)].concat();
-    over_limit(
-        &header(0, 1, &items),
-        "item count of `k`",
-        limits::ARRAY_ITEMS_MAX,
-    );
+    over_limit(&header(0, 1, &items), "item count of `k`", limits::ARRAY_ITEMS_MAX);
     let nested = [key("k", 9), array(9, 1), array(9, 1), array(4, 0)].concat();
-    over_limit(
-        &header(0, 1, &nested),
-        "nesting of `k`",
-        u64::from(limits::NESTING_MAX),
-    );
+    over_limit(&header(0, 1, &nested), "nesting of `k`", u64::from(limits::NESTING_MAX));
     let dims = [&1u64.to_le_bytes()[..], b"t", &5u32.to_le_bytes(), &[1; 64]].concat();
     over_limit(&header(1, 0, &dims), "dim count of tensor `t`", 4);
-    let dim = [
-        &1u64.to_le_bytes()[..],
-        b"t",
-        &1u32.to_le_bytes(),
-        &[0xff; 24],
-    ]
-    .concat();
+    let dim = [&1u64.to_le_bytes()[..], b"t", &1u32.to_le_bytes(), &[0xff; 24]].concat();
     over_limit(&header(1, 0, &dim), "a dim of tensor `t`", limits::DIM_MAX);
 }
 
@@ -103,35 +62,20 @@ fn counts_within_their_limits_are_still_held_against_the_bytes_left() {
         (header(limits::TENSORS_MAX, 0, &[]), "the tensor count"),
         (header(0, limits::KEYS_MAX, &[]), "the metadata key count"),
         (
-            header(
-                0,
-                1,
-                &[key("k", 9), array(8, limits::ARRAY_ITEMS_MAX)].concat(),
-            ),
+            header(0, 1, &[key("k", 9), array(8, limits::ARRAY_ITEMS_MAX)].concat()),
             "the item count of `k`",
         ),
         (
-            header(
-                0,
-                1,
-                &[key("k", 9), array(12, limits::ARRAY_ITEMS_MAX)].concat(),
-            ),
+            header(0, 1, &[key("k", 9), array(12, limits::ARRAY_ITEMS_MAX)].concat()),
             "the item count of `k`",
         ),
         (
-            header(
-                0,
-                1,
-                &[key("k", 9), array(9, limits::ARRAY_ITEMS_MAX)].concat(),
-            ),
+            header(0, 1, &[key("k", 9), array(9, limits::ARRAY_ITEMS_MAX)].concat()),
             "the item count of `k`",
         ),
     ] {
         let said = said(&bytes);
-        assert!(
-            said.contains("the file ends inside") && said.contains(what),
-            "{said}"
-        );
+        assert!(said.contains("the file ends inside") && said.contains(what), "{said}");
     }
 }
 
@@ -140,14 +84,8 @@ fn what_is_malformed_is_named() {
     for (bytes, part) in [
         (b"GGUF\x01\0\0\0".to_vec(), "version 1"),
         (b"GGUF\0\0\0\x03".to_vec(), "version 50331648"),
-        (
-            header(0, 1, &[key("k", 13), vec![0; 8]].concat()),
-            "`k` has the unknown value type 13",
-        ),
-        (
-            header(0, 1, &[key("k", 9), array(13, 0)].concat()),
-            "unknown value type 13",
-        ),
+        (header(0, 1, &[key("k", 13), vec![0; 8]].concat()), "`k` has the unknown value type 13"),
+        (header(0, 1, &[key("k", 9), array(13, 0)].concat()), "unknown value type 13"),
         (
             header(0, 2, &[key("k", 7), vec![1], key("k", 7), vec![1]].concat()),
             "metadata key `k` occurs twice",
@@ -157,19 +95,11 @@ fn what_is_malformed_is_named() {
             "metadata key 0 is not valid UTF-8",
         ),
         (
-            header(
-                0,
-                1,
-                &[key("general.alignment", 4), 33u32.to_le_bytes().to_vec()].concat(),
-            ),
+            header(0, 1, &[key("general.alignment", 4), 33u32.to_le_bytes().to_vec()].concat()),
             "expected a power of two up to 65536, found 33",
         ),
         (
-            header(
-                1,
-                0,
-                &[&1u64.to_le_bytes()[..], b"t", &1u32.to_le_bytes(), &[0; 20]].concat(),
-            ),
+            header(1, 0, &[&1u64.to_le_bytes()[..], b"t", &1u32.to_le_bytes(), &[0; 20]].concat()),
             "tensor `t` has the dims [0]",
         ),
     ] {
@@ -217,34 +147,17 @@ fn every_value_type_is_read_and_version_2_too() {
     assert_eq!(m.get("u64"), Some(&Value::Unsigned(u64::MAX)));
     assert_eq!(m.get("i64"), Some(&Value::Signed(-7)));
     assert_eq!(m.f64("f64").unwrap(), Some(0.1));
-    let Some(Value::Array(Array::Arrays(items))) = m.get("arrays") else {
-        panic!("no arrays")
-    };
+    let Some(Value::Array(Array::Arrays(items))) = m.get("arrays") else { panic!("no arrays") };
     assert_eq!(items.len(), 1);
     assert_eq!(m.str("absent").unwrap(), None);
-    for wrong in [
-        m.u32("u64").unwrap_err(),
-        m.u32("i8").unwrap_err(),
-        m.u32("f32").unwrap_err(),
-    ] {
-        assert!(
-            wrong
-                .to_string()
-                .contains("expected an unsigned integer below 2^32"),
-            "{wrong}"
-        );
+    for wrong in [m.u32("u64").unwrap_err(), m.u32("i8").unwrap_err(), m.u32("f32").unwrap_err()] {
+        assert!(wrong.to_string().contains("expected an unsigned integer below 2^32"), "{wrong}");
     }
     assert!(m.i32s("arrays").is_err() && m.strings("array").is_err() && m.bool("u8").is_err());
 }
 
 fn valid() -> Vec<u8> {
-    let spec = Llama {
-        layers: 1,
-        hidden: 32,
-        intermediate: 32,
-        vocab: 258,
-        ..Llama::default()
-    };
+    let spec = Llama { layers: 1, hidden: 32, intermediate: 32, vocab: 258, ..Llama::default() };
     let mut bytes = synthetic::llama_writer(&spec).finish();
     bytes.truncate(Header::parse(&bytes).unwrap().data_at as usize);
     bytes

@@ -17,13 +17,7 @@ fn open(bytes: &[u8]) -> Result<Checkpoint, WeightsError> {
 }
 
 fn small() -> Llama {
-    Llama {
-        layers: 2,
-        hidden: 32,
-        intermediate: 64,
-        vocab: 258,
-        ..Llama::default()
-    }
+    Llama { layers: 2, hidden: 32, intermediate: 64, vocab: 258, ..Llama::default() }
 }
 
 /// What opening the small checkpoint says after `change`.
@@ -38,10 +32,7 @@ fn refusal(change: impl FnOnce(&mut Writer) -> &mut Writer) -> String {
 fn patched(from: &str, to: &str) -> String {
     assert_eq!(from.len(), to.len());
     let mut bytes = synthetic::llama_writer(&small()).finish();
-    let at = bytes
-        .windows(from.len())
-        .position(|w| w == from.as_bytes())
-        .unwrap();
+    let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).unwrap();
     bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
     open(&bytes).unwrap_err().to_string()
 }
@@ -63,15 +54,9 @@ fn a_synthetic_checkpoint_opens_with_the_shapes_it_was_made_of() {
         (Format::F16, true),
         (Format::Bf16, true),
     ] {
-        let spec = Llama {
-            format,
-            tied,
-            ..Llama::default()
-        };
+        let spec = Llama { format, tied, ..Llama::default() };
         let checkpoint = open(&synthetic::llama_writer(&spec).finish()).unwrap();
-        let Config::Llama(config) = checkpoint.config() else {
-            panic!("another family")
-        };
+        let Config::Llama(config) = checkpoint.config() else { panic!("another family") };
         assert_eq!((config.layers, config.hidden, config.vocab), (3, 64, 264));
         assert_eq!((config.heads, config.rope_dims), (spec.heads, 16));
         assert_eq!((config.eps, config.theta), (1e-5, 10_000.0));
@@ -87,10 +72,7 @@ fn a_synthetic_checkpoint_opens_with_the_shapes_it_was_made_of() {
         assert_eq!(checkpoint.has("output.weight"), !tied);
         assert!(checkpoint.tensors().is_sorted_by_key(|t| t.name.as_str()));
         says(
-            &checkpoint
-                .read("blk.3.attn_q.weight", &mut buffer)
-                .unwrap_err()
-                .to_string(),
+            &checkpoint.read("blk.3.attn_q.weight", &mut buffer).unwrap_err().to_string(),
             &["no tensor `blk.3.attn_q.weight`"],
         );
     }
@@ -99,22 +81,11 @@ fn a_synthetic_checkpoint_opens_with_the_shapes_it_was_made_of() {
 #[test]
 fn layers_and_ends_part_all_tensors_between_them() {
     let checkpoint = open(&synthetic::llama_writer(&small()).finish()).unwrap();
-    let names = |range, ends| {
-        checkpoint
-            .part(range, ends)
-            .map(|t| t.name.as_str())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        names(0..0, true),
-        ["output_norm.weight", "token_embd.weight"]
-    );
+    let names =
+        |range, ends| checkpoint.part(range, ends).map(|t| t.name.as_str()).collect::<Vec<_>>();
+    assert_eq!(names(0..0, true), ["output_norm.weight", "token_embd.weight"]);
     assert_eq!(names(1..2, false).len(), 9);
-    assert!(
-        names(1..2, false)
-            .iter()
-            .all(|name| name.starts_with("blk.1."))
-    );
+    assert!(names(1..2, false).iter().all(|name| name.starts_with("blk.1.")));
     let all: u64 = checkpoint.tensors().iter().map(|t| t.bytes as u64).sum();
     let parts = [
         checkpoint.bytes_of(0..0, true),
@@ -135,48 +106,27 @@ fn another_seed_gives_other_weights_and_the_same_seed_the_same_file() {
 
 #[test]
 fn config_keys_that_cannot_be_are_named_with_what_was_expected() {
-    says(
-        &patched("architecture", "architectura"),
-        &["`general.architecture` is missing"],
-    );
-    says(
-        &patched("llama.block_count", "llama.block_cound"),
-        &["`llama.block_cound`"],
-    );
-    says(
-        &patched("rms_epsilon", "rms_epsilom"),
-        &["`llama.attention.layer_norm_rms_epsilom`"],
-    );
-    says(
-        &patched("ggml.tokens", "ggml.tokend"),
-        &["`tokenizer.ggml.tokens` is missing"],
-    );
+    says(&patched("architecture", "architectura"), &["`general.architecture` is missing"]);
+    says(&patched("llama.block_count", "llama.block_cound"), &["`llama.block_cound`"]);
+    says(&patched("rms_epsilon", "rms_epsilom"), &["`llama.attention.layer_norm_rms_epsilom`"]);
+    says(&patched("ggml.tokens", "ggml.tokend"), &["`tokenizer.ggml.tokens` is missing"]);
     let mut other = synthetic::llama_writer(&small()).finish();
     let at = other.windows(5).position(|w| w == b"llama").unwrap();
     other[at..at + 5].copy_from_slice(b"gemma");
-    says(
-        &open(&other).unwrap_err().to_string(),
-        &["family `gemma`", "`llama`"],
-    );
+    says(&open(&other).unwrap_err().to_string(), &["family `gemma`", "`llama`"]);
     for (key, value, expected) in [
         ("llama.attention.sliding_window", 4_096, "0: no window"),
         ("llama.expert_count", 8, "without experts"),
         ("llama.vocab_size", 259, "258"),
         ("llama.something_new", 1, "no such key"),
     ] {
-        says(
-            &refusal(|w| w.u32(key, value)),
-            &[key, &value.to_string(), expected],
-        );
+        says(&refusal(|w| w.u32(key, value)), &[key, &value.to_string(), expected]);
     }
     says(
         &refusal(|w| w.string("llama.rope.scaling.type", "yarn")),
         &["`llama.rope.scaling.type`", "`yarn`", "`none`"],
     );
-    says(
-        &refusal(|w| w.f32("llama.rope.scale_linear", 4.0)),
-        &["scale_linear", "4"],
-    );
+    says(&refusal(|w| w.f32("llama.rope.scale_linear", 4.0)), &["scale_linear", "4"]);
     says(
         &refusal(|w| w.u32("llama.block_count", 2)),
         &["metadata key `llama.block_count` occurs twice"],
@@ -197,15 +147,8 @@ fn keys_that_change_nothing_are_accepted() {
 #[test]
 fn shapes_that_contradict_the_config_are_refused() {
     let refuse = |spec: Llama| open(&synthetic::llama_writer(&spec).finish()).unwrap_err();
-    let heads = arith::attention::Heads {
-        query: 4,
-        kv: 3,
-        dim: 16,
-    };
-    says(
-        &refuse(Llama { heads, ..small() }).to_string(),
-        &["head_count_kv", "divisor", "found 3"],
-    );
+    let heads = arith::attention::Heads { query: 4, kv: 3, dim: 16 };
+    says(&refuse(Llama { heads, ..small() }).to_string(), &["head_count_kv", "divisor", "found 3"]);
     // One tensor more than the config speaks of, and one fewer.
     let mut bytes = synthetic::llama_writer(&small()).finish();
     let key = b"llama.block_count";
@@ -213,10 +156,7 @@ fn shapes_that_contradict_the_config_are_refused() {
     bytes[at] = 1;
     says(
         &open(&bytes).unwrap_err().to_string(),
-        &[
-            "9 tensors are not part of this model",
-            "`blk.1.attn_k.weight`",
-        ],
+        &["9 tensors are not part of this model", "`blk.1.attn_k.weight`"],
     );
     bytes[at] = 3;
     says(
@@ -229,11 +169,7 @@ fn shapes_that_contradict_the_config_are_refused() {
     bytes[at] = 96;
     says(
         &open(&bytes).unwrap_err().to_string(),
-        &[
-            "`blk.0.ffn_gate.weight`",
-            "expected shape [96, 32]",
-            "found [64, 32]",
-        ],
+        &["`blk.0.ffn_gate.weight`", "expected shape [96, 32]", "found [64, 32]"],
     );
 }
 
@@ -250,10 +186,7 @@ fn tensors_that_do_not_belong_are_refused_by_name() {
     );
     says(
         &refusal(|w| w.tensor_of_kind("blk.0.x.weight", 12, &[256], &[0; 144])),
-        &[
-            "`blk.0.x.weight` is Q4_K",
-            "F32, F16, BF16, Q4_0, Q4_1 or Q8_0",
-        ],
+        &["`blk.0.x.weight` is Q4_K", "F32, F16, BF16, Q4_0, Q4_1 or Q8_0"],
     );
     says(
         &refusal(|w| w.tensor("output_norm.weight", Format::F32, &[32], &values)),
@@ -270,10 +203,7 @@ fn tensors_stay_inside_the_file_and_apart() {
     let bytes = synthetic::llama_writer(&small()).finish();
     says(
         &open(&bytes[..bytes.len() - 1]).unwrap_err().to_string(),
-        &[
-            "tensor `output_norm.weight`: its 128 bytes",
-            "outside the file",
-        ],
+        &["tensor `output_norm.weight`: its 128 bytes", "outside the file"],
     );
     // The last tensor's info ends with its offset, right before the padding and the data.
     let name = b"output_norm.weight";
@@ -284,33 +214,17 @@ fn tensors_stay_inside_the_file_and_apart() {
         bytes[at..at + 8].copy_from_slice(&offset.to_le_bytes());
         open(&bytes).unwrap_err().to_string()
     };
-    says(
-        &place(offset - 32),
-        &["`blk.1.ffn_norm.weight` and `output_norm.weight` overlap"],
-    );
-    says(
-        &place(offset + 1),
-        &["`output_norm.weight`", "aligned to 32"],
-    );
-    says(
-        &place(u64::MAX - 31),
-        &["`output_norm.weight`", "outside the file"],
-    );
+    says(&place(offset - 32), &["`blk.1.ffn_norm.weight` and `output_norm.weight` overlap"]);
+    says(&place(offset + 1), &["`output_norm.weight`", "aligned to 32"]);
+    says(&place(u64::MAX - 31), &["`output_norm.weight`", "outside the file"]);
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
-    let missing = Checkpoint::open("/nowhere/model.gguf".as_ref())
-        .unwrap_err()
-        .to_string();
+    let missing = Checkpoint::open("/nowhere/model.gguf".as_ref()).unwrap_err().to_string();
     says(&missing, &["/nowhere/model.gguf"]);
     says(&open(b"").unwrap_err().to_string(), &["empty"]);
-    says(
-        &open(b"PK\x03\x04....").unwrap_err().to_string(),
-        &[".gguf: no GGUF", "PK\\x03\\x04"],
-    );
-    let folder = Checkpoint::open(&std::env::temp_dir())
-        .unwrap_err()
-        .to_string();
+    says(&open(b"PK\x03\x04....").unwrap_err().to_string(), &[".gguf: no GGUF", "PK\\x03\\x04"]);
+    let folder = Checkpoint::open(&std::env::temp_dir()).unwrap_err().to_string();
     says(&folder, &["expected a file"]);
 }

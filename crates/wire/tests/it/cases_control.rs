@@ -60,10 +60,7 @@ pub fn describe_all() -> Describe {
         taps: vec![0, 1],
         drafter_width: 32,
         layers: vec![[0; 32], [1; 32]],
-        ends: Some(Ends {
-            embedding: [0xee; 32],
-            head: [0xdd; 32],
-        }),
+        ends: Some(Ends { embedding: [0xee; 32], head: [0xdd; 32] }),
         layer_us: Some(1234),
         ..describe()
     }
@@ -71,17 +68,9 @@ pub fn describe_all() -> Describe {
 
 fn describes() -> Vec<Case> {
     let mut cases = Cases::of("control");
-    let good = cases.good(
-        "describe",
-        "rank 1 of 3, layers 2:4",
-        describe().encode().unwrap(),
-    );
+    let good = cases.good("describe", "rank 1 of 3, layers 2:4", describe().encode().unwrap());
     let all = describe_all().encode().unwrap();
-    cases.good(
-        "describe_all",
-        "rank 0: ends, taps, a measured time",
-        all.clone(),
-    );
+    cases.good("describe_all", "rank 0: ends, taps, a measured time", all.clone());
     let first_text = 72;
     cases.pokes(
         &good,
@@ -124,18 +113,8 @@ fn describes() -> Vec<Case> {
         describe_name | TooLarge | an engine of 261 | 1 | 01
     ",
     );
-    cases.bad(
-        "describe_digest",
-        "Truncated",
-        "half a digest",
-        cut(&good, 16),
-    );
-    cases.bad(
-        "describe_trailing",
-        "Trailing",
-        "a byte more",
-        grow(&good, &[0]),
-    );
+    cases.bad("describe_digest", "Truncated", "half a digest", cut(&good, 16));
+    cases.bad("describe_trailing", "Trailing", "a byte more", grow(&good, &[0]));
     cases.list
 }
 
@@ -143,11 +122,7 @@ fn agrees() -> Vec<Case> {
     let mut cases = Cases::of("control");
     let mut settings = Fields::new();
     settings.put("link.encryption", "on").unwrap();
-    let agree = Agree {
-        shapes: shapes(),
-        depth: 1,
-        settings,
-    };
+    let agree = Agree { shapes: shapes(), depth: 1, settings };
     let good = Message::Agree(agree).encode().unwrap();
     cases.good("agree", "shapes, depth 1, one setting", good.clone());
     cases.pokes(
@@ -160,18 +135,8 @@ fn agrees() -> Vec<Case> {
         agree_count    | Truncated | 2^32-1 settings | 32 | ffffffff
     ",
     );
-    cases.bad(
-        "agree_truncated",
-        "Truncated",
-        "a value cut short",
-        cut(&good, 1),
-    );
-    cases.bad(
-        "agree_trailing",
-        "Trailing",
-        "a byte more",
-        grow(&good, &[0]),
-    );
+    cases.bad("agree_truncated", "Truncated", "a value cut short", cut(&good, 1));
+    cases.bad("agree_trailing", "Trailing", "a byte more", grow(&good, &[0]));
     cases.list
 }
 
@@ -186,12 +151,7 @@ fn readies() -> Vec<Case> {
     ",
     );
     cases.bad("ready_truncated", "Truncated", "half a rank", cut(&good, 2));
-    cases.bad(
-        "ready_trailing",
-        "Trailing",
-        "a byte more",
-        grow(&good, &[0]),
-    );
+    cases.bad("ready_trailing", "Trailing", "a byte more", grow(&good, &[0]));
     cases.bad("empty", "Truncated", "no payload at all", []);
     cases.list
 }
@@ -199,17 +159,8 @@ fn readies() -> Vec<Case> {
 fn fields() -> Vec<Case> {
     let mut cases = Cases::of("control");
     let mut fields = Fields::new();
-    cases.good(
-        "fields_none",
-        "an empty list",
-        Message::Fields(fields.clone()).encode().unwrap(),
-    );
-    for (name, value) in [
-        ("family", "llama"),
-        ("arith", "1"),
-        ("kv", "f16"),
-        ("note", ""),
-    ] {
+    cases.good("fields_none", "an empty list", Message::Fields(fields.clone()).encode().unwrap());
+    for (name, value) in [("family", "llama"), ("arith", "1"), ("kv", "f16"), ("note", "")] {
         fields.put(name, value).unwrap();
     }
     let good = Message::Fields(fields).encode().unwrap();

@@ -17,52 +17,28 @@ pub fn all() -> Vec<Case> {
 }
 
 pub fn beat() -> Beat {
-    Beat {
-        rank: Rank(1),
-        epoch: Epoch(7),
-        round: Round(9),
-        done: 8,
-    }
+    Beat { rank: Rank(1), epoch: Epoch(7), round: Round(9), done: 8 }
 }
 
 pub fn rows_frame(round: u64) -> Frame {
-    Frame::rows(
-        Round(round),
-        2,
-        rows::encode(&[1.0, -2.5, f32::NAN, 0.0, -0.0, f32::INFINITY]),
-    )
+    Frame::rows(Round(round), 2, rows::encode(&[1.0, -2.5, f32::NAN, 0.0, -0.0, f32::INFINITY]))
 }
 
 fn frames() -> Vec<Case> {
     let mut cases = Cases::of("frame");
-    let cancel = Cancel {
-        origin: Rank(0),
-        stream: StreamId(5),
-        epoch: Epoch(7),
-    };
-    let stop = Stop {
-        origin: Rank(2),
-        reason: "OtherGeneration: stream 5".into(),
-    };
+    let cancel = Cancel { origin: Rank(0), stream: StreamId(5), epoch: Epoch(7) };
+    let stop = Stop { origin: Rank(2), reason: "OtherGeneration: stream 5".into() };
     let plan = Plan::default().encode().unwrap();
     cases.good(
         "control",
         "a ready message",
         written(Frame::control(crate::cases_control::ready())),
     );
-    cases.good(
-        "plan",
-        "the keep-alive, round 4",
-        written(Frame::plan(Round(4), plan.clone())),
-    );
+    cases.good("plan", "the keep-alive, round 4", written(Frame::plan(Round(4), plan.clone())));
     cases.good("rows", "two rows of three values", written(rows_frame(9)));
     cases.good("stop", "a stop of rank 2", written(Frame::stop(&stop)));
     cases.good("beat", "a beat of rank 1", written(Frame::beat(&beat())));
-    cases.good(
-        "cancel",
-        "stream 5 was given up",
-        written(Frame::cancel(&cancel)),
-    );
+    cases.good("cancel", "stream 5 was given up", written(Frame::cancel(&cancel)));
     let both = [written(Frame::plan(Round(4), plan)), written(rows_frame(4))].concat();
     cases.good("plan_and_rows", "a round: its plan, then its rows", both);
     cases.good("none", "a link that carried nothing", []);
@@ -108,12 +84,7 @@ fn bad_headers() -> Vec<Case> {
     ",
     );
     cases.bad("short_header", "Truncated", "31 bytes", rows[..31].to_vec());
-    cases.bad(
-        "short_payload",
-        "Truncated",
-        "a value is missing",
-        cut(&rows, 4),
-    );
+    cases.bad("short_payload", "Truncated", "a value is missing", cut(&rows, 4));
     cases.list
 }
 
@@ -130,12 +101,7 @@ pub fn two_parts(between: &[u8]) -> Vec<u8> {
         };
         [&header.encode()[..], &payload].concat()
     };
-    [
-        &part(true, &[1.0, 2.0])[..],
-        between,
-        &part(false, &[3.0, 4.0]),
-    ]
-    .concat()
+    [&part(true, &[1.0, 2.0])[..], between, &part(false, &[3.0, 4.0])].concat()
 }
 
 fn parts() -> Vec<Case> {
@@ -151,43 +117,13 @@ fn bad_turns() -> Vec<Case> {
     let plan = written(Frame::plan(Round(9), Plan::default().encode().unwrap()));
     let control = written(Frame::control(crate::cases_control::ready()));
     let first = two_parts(&[])[..40].to_vec();
-    cases.bad(
-        "plan_between",
-        "OutOfTurn",
-        "a plan between two parts",
-        two_parts(&plan),
-    );
-    cases.bad(
-        "control_between",
-        "OutOfTurn",
-        "a control likewise",
-        two_parts(&control),
-    );
-    cases.bad(
-        "other_round",
-        "OutOfTurn",
-        "part 2 is round 8's",
-        poke(&two_parts(&[]), 48, &[8]),
-    );
-    cases.bad(
-        "other_rows",
-        "OutOfTurn",
-        "part 2 is of 4 rows",
-        poke(&two_parts(&[]), 56, &[4]),
-    );
-    cases.bad(
-        "one_part",
-        "Truncated",
-        "the second part never comes",
-        first,
-    );
+    cases.bad("plan_between", "OutOfTurn", "a plan between two parts", two_parts(&plan));
+    cases.bad("control_between", "OutOfTurn", "a control likewise", two_parts(&control));
+    cases.bad("other_round", "OutOfTurn", "part 2 is round 8's", poke(&two_parts(&[]), 48, &[8]));
+    cases.bad("other_rows", "OutOfTurn", "part 2 is of 4 rows", poke(&two_parts(&[]), 56, &[4]));
+    cases.bad("one_part", "Truncated", "the second part never comes", first);
     let large = Frame::rows(Round(1), 1, vec![0; crate::kind::ROWS_BYTES_MAX + 4]);
     let head = written(large)[..32].to_vec();
-    cases.bad(
-        "past_buffer",
-        "TooLarge",
-        "past the receiver's 4096 bytes",
-        head,
-    );
+    cases.bad("past_buffer", "TooLarge", "past the receiver's 4096 bytes", head);
     cases.list
 }

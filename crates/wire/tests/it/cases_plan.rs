@@ -31,10 +31,7 @@ fn entry(id: u32, op: Op, first: u32, rows: u32, generation: u32) -> Entry {
 
 /// Four streams and a cut: 24 + 4 * 28 + 4 = 140 bytes.
 fn round() -> Plan {
-    let settled = Entry {
-        accepted: 1,
-        ..entry(2, Op::Continue, 40, 1, 9)
-    };
+    let settled = Entry { accepted: 1, ..entry(2, Op::Continue, 40, 1, 9) };
     Plan {
         mode: Mode::Prompt,
         entries: vec![
@@ -57,10 +54,7 @@ fn tree() -> Plan {
         tokens: Some(vec![11, 12, 13, 14]),
         ..entry(3, Op::Continue, 100, 4, 50)
     };
-    Plan {
-        entries: vec![window],
-        ..Plan::default()
-    }
+    Plan { entries: vec![window], ..Plan::default() }
 }
 
 /// A stream from a kept state, a save and a drop.
@@ -75,14 +69,8 @@ fn resume() -> Plan {
     Plan {
         mode: Mode::Prompt,
         entries: vec![
-            Entry {
-                resume: 64,
-                ..entry(1, Op::Resume, 64, 3, 0)
-            },
-            Entry {
-                accepted: 1,
-                ..entry(2, Op::Continue, 128, 0, 7)
-            },
+            Entry { resume: 64, ..entry(1, Op::Resume, 64, 3, 0) },
+            Entry { accepted: 1, ..entry(2, Op::Continue, 128, 0, 7) },
         ],
         cuts: vec![],
         keeps: vec![
@@ -96,11 +84,7 @@ fn resume() -> Plan {
 fn good() -> Vec<Case> {
     let mut cases = Cases::of("plan");
     let bytes = |plan: &Plan| plan.encode().unwrap();
-    cases.good(
-        "keep_alive",
-        "no streams: a legal round",
-        bytes(&Plan::default()),
-    );
+    cases.good("keep_alive", "no streams: a legal round", bytes(&Plan::default()));
     let round = bytes(&round());
     assert_eq!(round.len(), 140);
     cases.good("round", "open, continue, close, cancel, one cut", round);
@@ -136,12 +120,7 @@ fn bad_heads() -> Vec<Case> {
     );
     cases.bad("short_head", "Truncated", "23 bytes", good[..23].to_vec());
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
-    cases.bad(
-        "trailing",
-        "Trailing",
-        "one byte too many",
-        grow(&good, &[0]),
-    );
+    cases.bad("trailing", "Trailing", "one byte too many", grow(&good, &[0]));
     cases.list
 }
 
@@ -189,12 +168,7 @@ fn bad_tails() -> Vec<Case> {
         cut_8 | BadCuts | a cut after the last row   | 0 | 08
     ",
     );
-    let two = Plan {
-        cuts: vec![4, 5],
-        ..round()
-    }
-    .encode()
-    .unwrap();
+    let two = Plan { cuts: vec![4, 5], ..round() }.encode().unwrap();
     cases.pokes(
         &two,
         two.len() - 4,
@@ -213,12 +187,7 @@ fn bad_tails() -> Vec<Case> {
         first_parent | BadParent | row 0 hangs on 0        | 0 | 0000
     ",
     );
-    cases.bad(
-        "tokens_cut",
-        "Truncated",
-        "a token is missing",
-        cut(&tree, 4),
-    );
+    cases.bad("tokens_cut", "Truncated", "a token is missing", cut(&tree, 4));
     cases.pokes(
         &tree,
         ENTRY,

@@ -28,20 +28,13 @@ pub fn from_hex(text: &str) -> Vec<u8> {
     let digits: String = lines.collect();
     assert!(digits.len().is_multiple_of(2), "half a byte");
     let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
-    pairs
-        .map(|pair| u8::from_str_radix(pair, 16).unwrap())
-        .collect()
+    pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
 fn manifest_of(cases: &[Case]) -> String {
-    let lines = cases.iter().map(|case| {
-        format!(
-            "{}\t{}\t{}\n",
-            case.name,
-            case.kind,
-            case.error.unwrap_or("ok")
-        )
-    });
+    let lines = cases
+        .iter()
+        .map(|case| format!("{}\t{}\t{}\n", case.name, case.kind, case.error.unwrap_or("ok")));
     format!("file\tdecoder\tverdict\n{}", lines.collect::<String>())
 }
 
@@ -81,9 +74,7 @@ fn every_golden_file_means_what_the_manifest_says() {
 #[test]
 fn the_manifest_lists_every_golden_file_and_no_other() {
     let listed: BTreeSet<String> = manifest().into_iter().map(|(file, ..)| file).collect();
-    let files = fs::read_dir(folder())
-        .unwrap()
-        .map(|file| file.unwrap().file_name());
+    let files = fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name());
     let files = files.map(|name| name.into_string().unwrap());
     let present: BTreeSet<String> = files.filter(|name| name.ends_with(".hex")).collect();
     assert_eq!(listed, present);
@@ -94,10 +85,7 @@ fn the_manifest_lists_every_golden_file_and_no_other() {
 fn the_recipe_makes_the_golden_files() {
     let cases = all();
     if std::env::var("BATON_GOLDEN").is_ok_and(|value| value == "write") {
-        for file in fs::read_dir(folder())
-            .unwrap()
-            .map(|file| file.unwrap().path())
-        {
+        for file in fs::read_dir(folder()).unwrap().map(|file| file.unwrap().path()) {
             if file.extension().is_some_and(|extension| extension == "hex") {
                 fs::remove_file(file).unwrap();
             }
@@ -108,10 +96,7 @@ fn the_recipe_makes_the_golden_files() {
         fs::write(folder().join(MANIFEST), manifest_of(&cases)).unwrap();
         return;
     }
-    assert_eq!(
-        fs::read_to_string(folder().join(MANIFEST)).unwrap(),
-        manifest_of(&cases)
-    );
+    assert_eq!(fs::read_to_string(folder().join(MANIFEST)).unwrap(), manifest_of(&cases));
     for case in &cases {
         let text = fs::read_to_string(folder().join(&case.name)).unwrap();
         assert_eq!(text, to_hex(case), "{}", case.name);
@@ -120,10 +105,7 @@ fn the_recipe_makes_the_golden_files() {
 
 #[test]
 fn every_error_of_a_decoder_has_a_golden_file() {
-    let raised: BTreeSet<String> = manifest()
-        .into_iter()
-        .map(|(_, _, verdict)| verdict)
-        .collect();
+    let raised: BTreeSet<String> = manifest().into_iter().map(|(_, _, verdict)| verdict).collect();
     let decoders = [
         "BadMagic",
         "OtherVersion",

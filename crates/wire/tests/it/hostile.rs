@@ -104,19 +104,10 @@ fn huge_counts_are_refused() {
 #[cfg(target_os = "linux")]
 fn huge_counts_allocate_nothing() {
     let mut child = Command::new("sh");
-    child
-        .arg("-c")
-        .arg("ulimit -v 524288 && exec \"$0\" \"$@\"");
+    child.arg("-c").arg("ulimit -v 524288 && exec \"$0\" \"$@\"");
     child.arg(std::env::current_exe().unwrap());
-    child.args([
-        "--exact",
-        "hostile::huge_counts_are_refused",
-        "--test-threads=1",
-    ]);
+    child.args(["--exact", "hostile::huge_counts_are_refused", "--test-threads=1"]);
     let output = child.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text}"
-    );
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }

@@ -14,9 +14,8 @@ use wire::{WireError, rows};
 pub const ROWS_BYTES_MAX: usize = 4096;
 
 /// Every decoder that takes any bytes.
-pub const KINDS: [&str; 9] = [
-    "hello", "answer", "frame", "control", "plan", "rows", "stop", "beat", "cancel",
-];
+pub const KINDS: [&str; 9] =
+    ["hello", "answer", "frame", "control", "plan", "rows", "stop", "beat", "cancel"];
 
 /// Decodes and encodes again; `None` where the encoder may choose other parts.
 pub fn recode(kind: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, WireError> {

@@ -71,10 +71,7 @@ pub fn cancel() -> impl Strategy<Value = Cancel> {
 }
 
 pub fn stop() -> impl Strategy<Value = Stop> {
-    (any::<u32>(), "\\PC{0,64}").prop_map(|(origin, reason)| Stop {
-        origin: Rank(origin),
-        reason,
-    })
+    (any::<u32>(), "\\PC{0,64}").prop_map(|(origin, reason)| Stop { origin: Rank(origin), reason })
 }
 
 pub fn fields() -> impl Strategy<Value = Fields> {
@@ -88,22 +85,15 @@ pub fn fields() -> impl Strategy<Value = Fields> {
 }
 
 fn shapes() -> impl Strategy<Value = Shapes> {
-    (
-        1..=u32::MAX,
-        1u32..=1 << 20,
-        1..=u32::MAX,
-        1..=u32::MAX,
-        1..=u32::MAX,
+    (1..=u32::MAX, 1u32..=1 << 20, 1..=u32::MAX, 1..=u32::MAX, 1..=u32::MAX).prop_map(
+        |(chunk_rows_max, round_rows_max, streams_max, context_max, pages)| Shapes {
+            chunk_rows_max,
+            round_rows_max,
+            streams_max,
+            context_max,
+            pages,
+        },
     )
-        .prop_map(
-            |(chunk_rows_max, round_rows_max, streams_max, context_max, pages)| Shapes {
-                chunk_rows_max,
-                round_rows_max,
-                streams_max,
-                context_max,
-                pages,
-            },
-        )
 }
 
 prop_compose! {
@@ -151,11 +141,7 @@ pub fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         describe().prop_map(Message::Describe),
         (shapes(), 1u32..=64, fields()).prop_map(|(shapes, depth, settings)| {
-            Message::Agree(Agree {
-                shapes,
-                depth,
-                settings,
-            })
+            Message::Agree(Agree { shapes, depth, settings })
         }),
         (0u32..64).prop_map(|rank| Message::Ready(Ready { rank: Rank(rank) })),
         fields().prop_map(Message::Fields),
@@ -198,11 +184,7 @@ prop_compose! {
 }
 
 fn keep() -> impl Strategy<Value = Keep> {
-    let op = prop_oneof![
-        Just(KeepOp::Save),
-        Just(KeepOp::Drop),
-        Just(KeepOp::Restore)
-    ];
+    let op = prop_oneof![Just(KeepOp::Save), Just(KeepOp::Drop), Just(KeepOp::Restore)];
     (any::<(u64, u32, u32, bool)>(), op).prop_map(|((key, stream, position, held), op)| Keep {
         key,
         stream: StreamId(stream),
@@ -216,13 +198,8 @@ fn keep() -> impl Strategy<Value = Keep> {
 pub fn plan() -> impl Strategy<Value = Plan> {
     let entries = btree_set(any::<u32>(), 0..6)
         .prop_flat_map(|ids| ids.into_iter().map(entry).collect::<Vec<_>>());
-    (
-        any::<bool>(),
-        entries,
-        vec(keep(), 0..4),
-        btree_set(1u32..30, 0..5),
-    )
-        .prop_map(|(prompt, entries, mut keeps, cuts)| {
+    (any::<bool>(), entries, vec(keep(), 0..4), btree_set(1u32..30, 0..5)).prop_map(
+        |(prompt, entries, mut keeps, cuts)| {
             let resumes = entries.iter().filter(|entry| entry.op == Op::Resume);
             keeps.extend(resumes.map(|entry| Keep {
                 key: u64::from(entry.id.0),
@@ -232,16 +209,12 @@ pub fn plan() -> impl Strategy<Value = Plan> {
                 held: true,
             }));
             let mode = if prompt { Mode::Prompt } else { Mode::Window };
-            let mut plan = Plan {
-                mode,
-                entries,
-                cuts: vec![],
-                keeps,
-            };
+            let mut plan = Plan { mode, entries, cuts: vec![], keeps };
             let rows = plan.rows() as u32;
             plan.cuts = cuts.into_iter().filter(|&cut| cut < rows).collect();
             plan
-        })
+        },
+    )
 }
 
 pub fn frame() -> impl Strategy<Value = Frame> {
@@ -270,10 +243,7 @@ pub fn valid() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
         cancel().prop_map(|cancel| ("cancel", cancel.encode().to_vec())),
         stop().prop_map(|stop| ("stop", stop.encode())),
         vec(frame(), 1..4).prop_map(|frames| {
-            (
-                "frame",
-                frames.into_iter().flat_map(crate::kind::written).collect(),
-            )
+            ("frame", frames.into_iter().flat_map(crate::kind::written).collect())
         }),
     ]
 }

@@ -66,14 +66,9 @@ proptest! {
 
 #[test]
 fn rows_travel_in_parts_of_a_mebibyte_and_a_stop_overtakes_them() {
-    let payload: Vec<u8> = (0..2 * PART_BYTES_MAX + 12)
-        .map(|at| (at % 251) as u8)
-        .collect();
+    let payload: Vec<u8> = (0..2 * PART_BYTES_MAX + 12).map(|at| (at % 251) as u8).collect();
     let frame = Frame::rows(Round(3), 4, payload);
-    let stop = Frame::stop(&Stop {
-        origin: arith::base::Rank(1),
-        reason: "enough".into(),
-    });
+    let stop = Frame::stop(&Stop { origin: arith::base::Rank(1), reason: "enough".into() });
     let mut reader = Reader::new();
     reader.set_rows_bytes_max(frame.payload.len());
     let (mut found, mut sizes) = (Vec::new(), Vec::new());
@@ -98,10 +93,7 @@ fn the_parts_of_a_rows_frame_share_the_receivers_buffer() {
     let (mut reader, mut none) = (Reader::new(), Vec::new());
     reader.set_rows_bytes_max(15);
     let error = reader.push(&bytes, &mut none).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "TooLarge: frame.rows_bytes: expected at most 15, found 16"
-    );
+    assert_eq!(error.to_string(), "TooLarge: frame.rows_bytes: expected at most 15, found 16");
     assert_eq!((found.len(), none.len()), (1, 0));
 }
 
@@ -120,13 +112,7 @@ fn a_writer_refuses_what_a_reader_would() {
     assert_eq!(code(Frame::rows(Round(3), 0, vec![0; 4])), "OtherRows");
     assert_eq!(code(Frame::rows(Round(3), 1, vec![])), "OtherRows");
     assert_eq!(code(Frame::rows(Round(0), 1, vec![0; 4])), "OutOfTurn");
-    assert_eq!(
-        code(Frame::plan(Round(1), vec![0; PART_BYTES_MAX + 1])),
-        "TooLarge"
-    );
-    let frame = Frame {
-        kind: Kind::Beat,
-        ..Frame::control(vec![0; 33])
-    };
+    assert_eq!(code(Frame::plan(Round(1), vec![0; PART_BYTES_MAX + 1])), "TooLarge");
+    let frame = Frame { kind: Kind::Beat, ..Frame::control(vec![0; 33]) };
     assert_eq!(code(frame), "TooLarge");
 }
