@@ -41,8 +41,9 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Queues a frame of `bytes` payload bytes; waits for space until `deadline`. Urgent frames never wait: one too many
-    /// is dropped if it is a cancel, which is a hint, and goes in front if it is a stop.
+    /// Queues a frame of `bytes` payload bytes; waits for space until `deadline`. Urgent frames
+    /// never wait: one too many is dropped if it is a cancel, which is a hint, and goes in front if
+    /// it is a stop.
     pub(crate) fn push(&self, frame: Writer, bytes: usize, deadline: Duration) -> Result<(), Full> {
         let mut state = self.lock();
         if state.closed {

@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn the_bound_on_noise_holds(seed in any::<u64>(), position in any::<u32>(), id in any::<u32>()) {
+    fn the_noise_bound_holds(seed in any::<u64>(), position in any::<u32>(), id in any::<u32>()) {
         let most = noise_most(noise_key(seed, position), id);
         let noise = noise(seed, position, id);
         prop_assert!(noise <= most && most < noise.max(0.0) + 1.5);
