@@ -1,5 +1,6 @@
 //! `cargo xtask`: the chores of this repository, each the same by hand and in CI.
 
+mod fuzz;
 mod report;
 mod step;
 mod synthetic;
@@ -15,7 +16,8 @@ use step::{Steps, cargo};
 const USAGE: &str = "\
 cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where it is installed)
 cargo xtask test    every test; says which were skipped and why
-cargo xtask ci      check, fetch SmolLM2, test; what .ci/run calls
+cargo xtask ci      check, fetch SmolLM2, test, fuzz; what .ci/run calls
+cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB [--format Q8_0] [--seed 1] OUT.gguf   a checkpoint of noise";
 
@@ -42,6 +44,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "check" => check(&mut steps),
         [one] if one == "test" => test(&mut steps, None).map(|verdict| println!("{verdict}")),
         [one] if one == "ci" => ci(&mut steps),
+        [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
         _ => bail!("one of these is needed:\n{USAGE}"),
@@ -59,6 +62,8 @@ fn root() -> Result<PathBuf> {
 /// What needs no test to run.
 fn check(steps: &mut Steps) -> Result<()> {
     steps.run("fmt", &mut cargo(&["fmt", "--all", "--check"]))?;
+    let fuzz = ["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"];
+    steps.run("fmt fuzz", &mut cargo(&fuzz))?;
     let root = steps.root().to_owned();
     steps.time("tidy", || tidy::run(&root))?;
     let lints = [
@@ -118,8 +123,12 @@ fn ci(steps: &mut Steps) -> Result<()> {
     )?;
     let model = steps.time("model", pull)?;
     let tested = test(steps, Some(&model));
+    let fuzzed = fuzz::run(steps, &[]);
     println!("{steps}");
-    tested.map(|verdict| println!("{verdict}"))
+    let verdict = tested?;
+    fuzzed?;
+    println!("{verdict}");
+    Ok(())
 }
 
 /// Fetches the model unless the cache holds it; where it lies.
