@@ -1,6 +1,5 @@
 //! A fault proxy: stands before a rank's port and delays, throttles, stalls, cuts, resets,
-//! half-closes or flips what goes through, as the test says while it runs. Counts and keeps all
-//! bytes.
+//! half-closes or flips what goes through, as the test says while it runs. Keeps all bytes.
 
 use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -52,8 +51,6 @@ pub enum Door {
     Open,
     /// Somebody who accepts and stays silent.
     Silent,
-    /// An end at once.
-    Shut,
 }
 
 /// What befalls the connections there are.
@@ -84,7 +81,6 @@ struct Inner {
 
 struct Lane {
     weather: watch::Sender<Weather>,
-    bytes: AtomicU64,
     /// Bytes of the newest connection.
     newest: AtomicU64,
     flipped: Mutex<Option<std::time::Instant>>,
@@ -123,12 +119,7 @@ impl Proxy {
                 }
             });
         });
-        Self {
-            address,
-            inner,
-            end: Some(end),
-            thread: Some(thread),
-        }
+        Self { address, inner, end: Some(end), thread: Some(thread) }
     }
 
     /// Changes what befalls the bytes of a way.
@@ -174,8 +165,7 @@ impl Proxy {
         let at = lane.newest.load(Ordering::SeqCst);
         // Past a record's length, so that its body or its tag is hit.
         lane.flipped.lock().unwrap().take();
-        lane.weather
-            .send_modify(|weather| weather.flip = Some(at + 10));
+        lane.weather.send_modify(|weather| weather.flip = Some(at + 10));
     }
 
     /// When a bit was flipped last.
@@ -183,12 +173,7 @@ impl Proxy {
         *self.inner.lane(way).flipped.lock().unwrap()
     }
 
-    /// Bytes that came in for a way.
-    pub fn bytes(&self, way: Way) -> u64 {
-        self.inner.lane(way).bytes.load(Ordering::SeqCst)
-    }
-
-    /// The bytes themselves.
+    /// The bytes that came in for a way.
     pub fn tape(&self, way: Way) -> Vec<u8> {
         self.inner.lane(way).tape.lock().unwrap().clone()
     }
@@ -221,7 +206,6 @@ impl Lane {
     fn new() -> Self {
         Self {
             weather: watch::Sender::new(Weather::default()),
-            bytes: AtomicU64::new(0),
             newest: AtomicU64::new(0),
             flipped: Mutex::default(),
             tape: Mutex::default(),
@@ -229,7 +213,6 @@ impl Lane {
     }
 
     fn keep(&self, piece: &[u8]) {
-        self.bytes.fetch_add(piece.len() as u64, Ordering::SeqCst);
         let mut tape = self.tape.lock().unwrap();
         let room = TAPE_BYTES_MAX - tape.len();
         tape.extend_from_slice(&piece[..piece.len().min(room)]);
@@ -288,7 +271,6 @@ async fn attend(stream: TcpStream, inner: Arc<Inner>) {
     let (mut door, mut fate) = (inner.door.subscribe(), inner.fate.subscribe());
     let met = *door.borrow_and_update();
     match met {
-        Door::Shut => return,
         Door::Silent => {
             let _ = door.changed().await;
             return;
@@ -358,9 +340,7 @@ async fn take(
         let now = weather.wait_for(moves).await.map(|w| w.clone());
         let Ok(now) = now else { return Ok(()) };
         let room = now.bytes_max.map_or(u64::MAX, |max| max - at);
-        let room = buffer
-            .len()
-            .min(usize::try_from(room).unwrap_or(usize::MAX));
+        let room = buffer.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         let bytes = tokio::select! {
             bytes = from.read(&mut buffer[..room]) => bytes?,
             // What has changed may forbid to read.
@@ -370,11 +350,7 @@ async fn take(
             return Ok(());
         }
         let piece = &mut buffer[..bytes];
-        if let Some(flip) = weather
-            .borrow()
-            .flip
-            .filter(|f| (at..at + bytes as u64).contains(f))
-        {
+        if let Some(flip) = weather.borrow().flip.filter(|f| (at..at + bytes as u64).contains(f)) {
             piece[(flip - at) as usize] ^= 1;
             *lane.flipped.lock().unwrap() = Some(std::time::Instant::now());
         }

@@ -61,12 +61,16 @@ pub struct Seen {
 impl Rig {
     /// Starts it; it serves.
     pub fn start(name: &str) -> Self {
+        Self::start_with(name, &[])
+    }
+
+    /// As [`Rig::start`], with further arguments of all ranks.
+    pub fn start_with(name: &str, extra: &[&str]) -> Self {
         let mut ring = ByHand::new(name, &TINY, &format!("0:3,3:6,6:{LAYERS}"));
         let doors: Vec<Proxy> = ring.addresses.iter().map(|&at| Proxy::to(at)).collect();
         ring.doors = doors.iter().map(|proxy| proxy.address).collect();
-        ring.extra = ["--context", "32768", "--chunk", "32"]
-            .map(String::from)
-            .into();
+        let common = ["--context", "32768", "--chunk", "32"];
+        ring.extra = [&common, extra].concat().into_iter().map(String::from).collect();
         let mut rig = Self {
             ring,
             doors,
@@ -111,9 +115,7 @@ impl Rig {
     /// Ranks whose processes run.
     pub fn alive(&mut self) -> usize {
         let stages = self.stages.iter_mut().flatten();
-        let stages = stages
-            .filter_map(|stage| stage.is_alive().then_some(()))
-            .count();
+        let stages = stages.filter_map(|stage| stage.is_alive().then_some(())).count();
         stages + usize::from(self.server.as_mut().is_some_and(|s| s.process.is_alive()))
     }
 
@@ -124,14 +126,8 @@ impl Rig {
 
     /// Whether no rank has loaded its layers since.
     pub fn kept_weights(&self, since: &[usize], but: Option<usize>) -> bool {
-        let reloads = |rank: usize| {
-            self.rank(rank)
-                .log
-                .count_after(since[rank], "loading layers")
-        };
-        (0..WORLD)
-            .filter(|&rank| Some(rank) != but)
-            .all(|rank| reloads(rank) == 0)
+        let reloads = |rank: usize| self.rank(rank).log.count_after(since[rank], "loading layers");
+        (0..WORLD).filter(|&rank| Some(rank) != but).all(|rank| reloads(rank) == 0)
     }
 
     /// How long until it serves again, with the right bytes.
@@ -139,12 +135,7 @@ impl Rig {
         let ready = wait_for(limit, || (self.ready().0 == 200).then_some(()));
         let took = since.elapsed();
         assert!(ready.is_some(), "not ready {took:?} after\n{}", self.logs());
-        assert_eq!(
-            self.server().sample(),
-            self.right,
-            "other bytes\n{}",
-            self.logs()
-        );
+        assert_eq!(self.server().sample(), self.right, "other bytes\n{}", self.logs());
         took
     }
 
@@ -198,11 +189,7 @@ impl Client {
         let (ended, end) = channel();
         let (begins, begun) = channel();
         let mut body = body.clone();
-        for (name, value) in [
-            ("stream", true),
-            ("ignore_eos", true),
-            ("return_token_ids", true),
-        ] {
+        for (name, value) in [("stream", true), ("ignore_eos", true), ("return_token_ids", true)] {
             body[name] = value.into();
         }
         body["temperature"] = 0.into();
@@ -223,11 +210,7 @@ impl Client {
 fn watch(addr: SocketAddr, body: &Value, begins: &std::sync::mpsc::Sender<()>) -> Seen {
     let text = body.to_string();
     let opened = Stream::try_open(addr, "/v1/completions", &text);
-    let seen = |what: String, ids| Seen {
-        at: Instant::now(),
-        what,
-        ids,
-    };
+    let seen = |what: String, ids| Seen { at: Instant::now(), what, ids };
     let mut stream = match opened {
         Ok(Ok(stream)) => stream,
         Ok(Err((status, error))) => return seen(format!("{status}: {error}"), Vec::new()),

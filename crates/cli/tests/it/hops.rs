@@ -1,0 +1,119 @@
+//! What goes over the hops of a ring, and what a ring costs that waits.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::http::ids;
+use crate::process::s;
+use crate::proxy::Way;
+use crate::rig::{Rig, WORLD};
+use crate::turn::Turn;
+
+const PROMPT: &str = "the password of the harbour master is swordfish and nobody else knows it";
+
+/// The prompt's reply, and what went over the hop to rank 1 until it was there.
+fn overheard(rig: &Rig) -> (Vec<u64>, Vec<u8>) {
+    let body = json!({"prompt": PROMPT, "max_tokens": 4, "temperature": 0, "ignore_eos": true,
+        "return_token_ids": true});
+    let (status, reply) = rig.server().complete(&body);
+    assert_eq!(status, 200, "{reply}");
+    (ids(&reply["choices"][0]), rig.doors[1].tape(Way::Onward))
+}
+
+/// Payloads of the rows frames in clear bytes that hold so many rows or more.
+fn rows_frames(tape: &[u8], least: u32) -> Vec<Vec<u8>> {
+    let frame = |at: usize| {
+        let header = tape.get(at..at + 32)?;
+        let rows = u32::from_le_bytes(header[16..20].try_into().unwrap());
+        let bytes = u64::from_le_bytes(header[24..32].try_into().unwrap()) as usize;
+        let is_rows = header.starts_with(b"BATF\x01\0\x03\0") && rows >= least;
+        is_rows.then(|| tape[at + 32..at + 32 + bytes].to_vec())
+    };
+    (0..tape.len()).filter_map(frame).collect()
+}
+
+fn holds(tape: &[u8], bytes: &[u8]) -> bool {
+    tape.windows(bytes.len()).any(|window| window == bytes)
+}
+
+/// The same rows go over both rings; only the one without encryption shows them.
+#[test]
+fn a_capture_of_an_encrypted_ring_holds_neither_a_row_nor_the_prompt() {
+    let _turn = Turn::alone();
+    let (clear_ids, clear) = {
+        let rig = Rig::start_with("capture-clear", &["--encryption", "off"]);
+        overheard(&rig)
+    };
+    let rig = Rig::start("capture");
+    let (ids, secret) = overheard(&rig);
+    assert_eq!(ids, clear_ids);
+    assert!(secret.len() > clear.len() / 2, "{} {}", secret.len(), clear.len());
+    // The prompt goes in chunks of 32 rows.
+    let rows = rows_frames(&clear, 32);
+    assert!(rows.len() >= 2, "{} frames of rows in clear", rows.len());
+    for value in rows.iter().flat_map(|rows| rows.chunks_exact(16)) {
+        assert!(!holds(&secret, value), "a piece of a row");
+    }
+    for word in ["swordfish", "harbour", "BATF", "TFSP"] {
+        assert!(!holds(&secret, word.as_bytes()), "{word}");
+    }
+    assert!(holds(&clear, b"BATF") && holds(&clear, b"TFSP"));
+    println!("{} bytes overheard, {} in clear", secret.len(), clear.len());
+}
+
+#[test]
+fn far_and_slow_hops_change_no_byte() {
+    let _turn = Turn::alone();
+    let rig = Rig::start("far");
+    let since = Instant::now();
+    for door in &rig.doors {
+        door.both(|weather| weather.delay = Duration::from_millis(20));
+        door.weather(Way::Onward, |weather| weather.bytes_per_s = Some(200_000));
+    }
+    rig.serves_again(since, s(5));
+    let took = since.elapsed();
+    // 24 rounds of three hops, each 20 ms long.
+    assert!(took > Duration::from_millis(24 * 3 * 20), "{took:?}");
+    assert_eq!(rig.doors[1].connections(), 1);
+    println!("24 tokens over hops of 20 ms: {:.2} s", took.as_secs_f64());
+}
+
+/// Processor time of a process so far, all threads.
+fn busy(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // The name in parentheses may hold anything; times are the 14th and 15th field.
+    let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split_whitespace().collect();
+    let ticks: u64 = fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap();
+    // SAFETY: sysconf touches no memory.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Duration::from_millis(ticks * 1_000 / per_second as u64)
+}
+
+/// Holds ranks to less than 1 % of a core over 5 s.
+fn rests(rig: &Rig, ranks: &[usize], when: &str) {
+    let over = s(5);
+    let before: Vec<_> = ranks.iter().map(|&rank| busy(rig.rank(rank).id())).collect();
+    std::thread::sleep(over);
+    for (&rank, before) in ranks.iter().zip(before) {
+        let used = busy(rig.rank(rank).id()) - before;
+        let share = used.as_secs_f64() / over.as_secs_f64();
+        println!("rank {rank} {when}: {:.1} % of a core", share * 100.0);
+        assert!(share < 0.01, "rank {rank} {when}: {used:?} of {over:?}");
+    }
+}
+
+#[test]
+fn a_ring_that_waits_costs_nothing() {
+    let _turn = Turn::alone();
+    let mut rig = Rig::start("rest");
+    rests(&rig, &[0, 1, 2], "idle");
+    for missing in (0..WORLD).rev() {
+        rig.rank(missing).signal(libc::SIGKILL);
+        std::thread::sleep(s(1));
+        let others: Vec<usize> = (0..WORLD).filter(|&rank| rank != missing).collect();
+        rests(&rig, &others, &format!("while rank {missing} is missing"));
+        rig.start_rank(missing);
+        rig.serves_again(Instant::now(), s(20));
+    }
+}
