@@ -105,9 +105,7 @@ impl Bench {
         let broken: Vec<anyhow::Error> = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
             let join = |worker: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
-                worker
-                    .join()
-                    .unwrap_or_else(|_| vec![anyhow!("a worker broke")])
+                worker.join().unwrap_or_else(|_| vec![anyhow!("a worker broke")])
             };
             workers.into_iter().flat_map(join).collect()
         });

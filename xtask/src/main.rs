@@ -1,5 +1,6 @@
 //! `cargo xtask`: the chores of this repository, each the same by hand and in CI.
 
+mod faults;
 mod fuzz;
 mod report;
 mod step;
@@ -18,6 +19,7 @@ cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where
 cargo xtask test    every test; says which were skipped and why
 cargo xtask ci      check, fetch SmolLM2, test, fuzz; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
+cargo xtask faults  the table of faults on rings of real processes, about ten minutes
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB [--format Q8_0] [--seed 1] OUT.gguf   a checkpoint of noise";
 
@@ -45,6 +47,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "test" => test(&mut steps, None).map(|verdict| println!("{verdict}")),
         [one] if one == "ci" => ci(&mut steps),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
+        [one] if one == "faults" => faults::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
         _ => bail!("one of these is needed:\n{USAGE}"),
@@ -54,9 +57,7 @@ fn run(arguments: &[String]) -> Result<()> {
 /// The repository, wherever `cargo xtask` was called in it.
 fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent()
-        .map(Path::to_owned)
-        .context("xtask stands in the repository")
+    here.parent().map(Path::to_owned).context("xtask stands in the repository")
 }
 
 /// What needs no test to run.
@@ -66,23 +67,10 @@ fn check(steps: &mut Steps) -> Result<()> {
     steps.run("fmt fuzz", &mut cargo(&fuzz))?;
     let root = steps.root().to_owned();
     steps.time("tidy", || tidy::run(&root))?;
-    let lints = [
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--",
-        "-D",
-        "warnings",
-    ];
+    let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     steps.run("clippy", &mut cargo(&lints))?;
-    let mut docs = cargo(&[
-        "doc",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-        "--locked",
-    ]);
+    let mut docs =
+        cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
     steps.run("doc", docs.env("RUSTDOCFLAGS", DOC_LINTS))?;
     if step::installed("cargo-deny") {
         steps.run("deny", &mut cargo(&["deny", "check"]))?;
@@ -94,17 +82,9 @@ fn check(steps: &mut Steps) -> Result<()> {
 
 /// Every test, those of a real model where `model` or the cache has one; the verdict in one line.
 fn test(steps: &mut Steps, model: Option<&Path>) -> Result<String> {
-    let mut command = cargo(&[
-        "test",
-        "--workspace",
-        "--locked",
-        "--no-fail-fast",
-        "--",
-        "--show-output",
-    ]);
-    command
-        .current_dir(steps.root())
-        .envs(model.map(|path| ("BATON_SMOLLM2", path)));
+    let mut command =
+        cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
+    command.current_dir(steps.root()).envs(model.map(|path| ("BATON_SMOLLM2", path)));
     let report = steps.time("test", || report::run(&mut command))?;
     for skip in report.skipped() {
         println!("skipped: {skip}");
@@ -117,10 +97,7 @@ fn test(steps: &mut Steps, model: Option<&Path>) -> Result<String> {
 /// is the one that the tests build.
 fn ci(steps: &mut Steps) -> Result<()> {
     check(steps)?;
-    steps.run(
-        "build",
-        &mut cargo(&["test", "--workspace", "--locked", "--no-run"]),
-    )?;
+    steps.run("build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
     let model = steps.time("model", pull)?;
     let tested = test(steps, Some(&model));
     let fuzzed = fuzz::run(steps, &[]);
@@ -134,16 +111,9 @@ fn ci(steps: &mut Steps) -> Result<()> {
 /// Fetches the model unless the cache holds it; where it lies.
 fn pull() -> Result<PathBuf> {
     let mut command = step::baton()?;
-    let output = command
-        .args(["pull", MODEL])
-        .stderr(Stdio::inherit())
-        .output();
+    let output = command.args(["pull", MODEL]).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("can't run {command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?} ended with {}",
-        output.status
-    );
+    ensure!(output.status.success(), "{command:?} ended with {}", output.status);
     let path = String::from_utf8(output.stdout).context("a path in UTF-8")?;
     Ok(PathBuf::from(path.trim_end()))
 }

@@ -35,11 +35,7 @@ impl Report {
     /// One line.
     pub fn verdict(&self) -> String {
         let passed = self.passed.saturating_sub(self.counted);
-        format!(
-            "{passed} passed, {} failed, {} skipped",
-            self.failed,
-            self.skipped.len()
-        )
+        format!("{passed} passed, {} failed, {} skipped", self.failed, self.skipped.len())
     }
 
     /// Each skipped test and why.
@@ -60,9 +56,7 @@ impl Report {
             self.skipped.push(format!("{test}: {reason}"));
             return true;
         }
-        if let Some(test) = line
-            .strip_prefix("---- ")
-            .and_then(|l| l.strip_suffix(" stdout ----"))
+        if let Some(test) = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----"))
         {
             self.current = Some(test.to_owned());
             return !self.quiet;
@@ -107,23 +101,16 @@ fn reason(skip: &str) -> &str {
 }
 
 fn is_skip(line: &str) -> bool {
-    line.get(..7)
-        .is_some_and(|word| word.eq_ignore_ascii_case("skipped"))
+    line.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("skipped"))
 }
 
 /// Runs `cargo test`, shows its output and sums it up.
 pub fn run(command: &mut Command) -> Result<Report> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("can't run {command:?}"))?;
+    let mut child = command.spawn().with_context(|| format!("can't run {command:?}"))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let report = Mutex::<Report>::default();
-    let locked = || {
-        report
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    };
+    let locked = || report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     std::thread::scope(|scope| -> Result<()> {
         let errors = scope.spawn(|| -> Result<()> {
             for line in BufReader::new(err.context("a pipe")?).lines() {
@@ -142,13 +129,9 @@ pub fn run(command: &mut Command) -> Result<Report> {
                 println!("{line}");
             }
         }
-        errors
-            .join()
-            .map_err(|_| anyhow::anyhow!("the reader of errors panicked"))?
+        errors.join().map_err(|_| anyhow::anyhow!("the reader of errors panicked"))?
     })?;
-    let mut report = report
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut report = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     report.ended_well = child.wait()?.success();
     Ok(report)
 }
@@ -158,10 +141,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> (Report, Vec<&str>) {
-        let mut report = Report {
-            ended_well: true,
-            ..Report::default()
-        };
+        let mut report = Report { ended_well: true, ..Report::default() };
         let shown = text.lines().filter(|line| report.take(line)).collect();
         (report, shown)
     }
@@ -192,10 +172,7 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
         let (report, shown) = read(RUN);
         assert_eq!(report.verdict(), "1 passed, 0 failed, 2 skipped");
         assert!(report.success());
-        assert_eq!(
-            report.skipped(),
-            ["slow: minutes; by hand", "model: no model"]
-        );
+        assert_eq!(report.skipped(), ["slow: minutes; by hand", "model: no model"]);
         assert!(!shown.contains(&"figures nobody asked for"));
         assert!(shown.contains(&"test a ... ok"));
     }

@@ -17,10 +17,7 @@ pub struct Steps {
 impl Steps {
     /// None yet.
     pub fn new(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-            taken: Vec::new(),
-        }
+        Self { root: root.to_owned(), taken: Vec::new() }
     }
 
     /// The repository.
@@ -32,9 +29,7 @@ impl Steps {
     pub fn run(&mut self, name: &'static str, command: &mut Command) -> Result<()> {
         command.current_dir(&self.root);
         self.time(name, || {
-            let status = command
-                .status()
-                .with_context(|| format!("can't run {command:?}"))?;
+            let status = command.status().with_context(|| format!("can't run {command:?}"))?;
             ensure!(status.success(), "{command:?} ended with {status}");
             Ok(())
         })

@@ -24,15 +24,8 @@ struct Asked {
 /// An argument that can't be, a file that is there already or can't be written.
 pub fn run(arguments: &[String]) -> Result<()> {
     let asked = parse(arguments)?;
-    ensure!(
-        !asked.out.exists(),
-        "{} is there already",
-        asked.out.display()
-    );
-    let spec = Llama {
-        seed: asked.seed,
-        ..Llama::of_bytes(asked.bytes, asked.format)
-    };
+    ensure!(!asked.out.exists(), "{} is there already", asked.out.display());
+    let spec = Llama { seed: asked.seed, ..Llama::of_bytes(asked.bytes, asked.format) };
     let started = Instant::now();
     synthetic::llama(&asked.out, &spec)?;
     println!(
@@ -51,11 +44,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
     let (mut format, mut seed) = (Format::Q8_0, 1);
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
-        let mut value = || {
-            words
-                .next()
-                .with_context(|| format!("{word} needs a value"))
-        };
+        let mut value = || words.next().with_context(|| format!("{word} needs a value"));
         match word.as_str() {
             "--bytes" => bytes = Some(parse_bytes(value()?)?),
             "--format" => format = parse_format(value()?)?,
@@ -81,10 +70,7 @@ fn parse_bytes(text: &str) -> Result<u64> {
         Some((unit, shift)) => (text.trim_end_matches(unit), *shift),
         None => (text, 0),
     };
-    let bytes = number
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(1 << shift));
+    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
     bytes.with_context(|| format!("--bytes {text}: expected bytes like 1GiB or 160MiB"))
 }
 
@@ -105,18 +91,11 @@ mod tests {
     #[test]
     fn sizes_have_units_and_defaults_hold() {
         let asked = parsed("--bytes 3MiB --format Q4_0 --seed 7 a.gguf").unwrap();
-        let expected = Asked {
-            bytes: 3 << 20,
-            format: Format::Q4_0,
-            seed: 7,
-            out: "a.gguf".into(),
-        };
+        let expected =
+            Asked { bytes: 3 << 20, format: Format::Q4_0, seed: 7, out: "a.gguf".into() };
         assert_eq!(asked, expected);
         let asked = parsed("a.gguf --bytes 12").unwrap();
-        assert_eq!(
-            (asked.bytes, asked.format, asked.seed),
-            (12, Format::Q8_0, 1)
-        );
+        assert_eq!((asked.bytes, asked.format, asked.seed), (12, Format::Q8_0, 1));
     }
 
     #[test]

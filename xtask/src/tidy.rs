@@ -31,10 +31,7 @@ impl File {
 
     /// Numbered lines, from 1.
     fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.text
-            .lines()
-            .enumerate()
-            .map(|(at, line)| (at + 1, line))
+        self.text.lines().enumerate().map(|(at, line)| (at + 1, line))
     }
 
     /// Made by a recipe, or by a tool: kept as it came.
@@ -43,12 +40,7 @@ impl File {
     }
 
     fn fault(&self, line: usize, what: impl Into<String>) -> Finding {
-        Finding {
-            path: self.path.clone(),
-            line,
-            what: what.into(),
-            fatal: true,
-        }
+        Finding { path: self.path.clone(), line, what: what.into(), fatal: true }
     }
 }
 
@@ -93,10 +85,8 @@ const RULES: &[Rule] = &[
 /// The number of findings, after they were printed.
 pub fn run(root: &Path) -> Result<()> {
     let (paths, files) = files(root)?;
-    let mut findings: Vec<Finding> = files
-        .iter()
-        .flat_map(|file| RULES.iter().flat_map(|rule| rule(file)))
-        .collect();
+    let mut findings: Vec<Finding> =
+        files.iter().flat_map(|file| RULES.iter().flat_map(|rule| rule(file))).collect();
     findings.extend(layers::direction(&files));
     findings.extend(links::broken(&files, &paths));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
@@ -110,33 +100,18 @@ pub fn run(root: &Path) -> Result<()> {
 /// All paths, and the files among them that hold text.
 fn files(root: &Path) -> Result<(Vec<String>, Vec<File>)> {
     let output = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output()
         .context("tidy asks git for the files")?;
-    ensure!(
-        output.status.success(),
-        "git: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr));
     let listing = String::from_utf8(output.stdout).context("paths are UTF-8")?;
     let names = listing.split('\0').filter(|path| !path.is_empty());
-    let paths: Vec<String> = names
-        .filter(|path| root.join(path).is_file())
-        .map(str::to_owned)
-        .collect();
+    let paths: Vec<String> =
+        names.filter(|path| root.join(path).is_file()).map(str::to_owned).collect();
     let read = |path: &String| {
         let text = std::fs::read_to_string(root.join(path)).ok()?;
-        Some(File {
-            path: path.clone(),
-            text,
-        })
+        Some(File { path: path.clone(), text })
     };
     let files = paths.iter().filter_map(read).collect();
     Ok((paths, files))
@@ -144,8 +119,5 @@ fn files(root: &Path) -> Result<(Vec<String>, Vec<File>)> {
 
 #[cfg(test)]
 fn planted(path: &str, text: &str) -> File {
-    File {
-        path: path.to_owned(),
-        text: text.to_owned(),
-    }
+    File { path: path.to_owned(), text: text.to_owned() }
 }

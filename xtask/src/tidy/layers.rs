@@ -24,15 +24,8 @@ const PURE: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Sockets, threads, clocks and files.
-const WORLD: &[&str] = &[
-    "std::net",
-    "std::thread",
-    "std::time",
-    "std::fs",
-    "std::process",
-    "std::env",
-    "tokio",
-];
+const WORLD: &[&str] =
+    &["std::net", "std::thread", "std::time", "std::fs", "std::process", "std::env", "tokio"];
 
 fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&name))
@@ -74,11 +67,7 @@ fn dependencies(file: &File) -> Vec<(usize, &str, &str)> {
     for (number, line) in file.lines() {
         if let Some(header) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
             let (table, name) = header.rsplit_once('.').unwrap_or((header, ""));
-            section = if header.ends_with("dependencies") {
-                header
-            } else {
-                ""
-            };
+            section = if header.ends_with("dependencies") { header } else { "" };
             if table.ends_with("dependencies") {
                 found.push((number, table, ours(name)));
             }
@@ -129,51 +118,23 @@ mod tests {
 
     fn of(name: &str, dependencies: &str) -> Vec<Finding> {
         let path = format!("crates/{name}/Cargo.toml");
-        direction(&[planted(
-            &path,
-            &format!("[package]\nname = \"x\"\n\n{dependencies}"),
-        )])
+        direction(&[planted(&path, &format!("[package]\nname = \"x\"\n\n{dependencies}"))])
     }
 
     #[test]
     fn a_dependency_up_or_sideways_is_refused_by_line() {
-        let up = of(
-            "sched",
-            "[dependencies]\nwire.workspace = true\nring.workspace = true\n",
-        );
+        let up = of("sched", "[dependencies]\nwire.workspace = true\nring.workspace = true\n");
         assert!(matches!(&up[..], [one] if one.line == 6), "{up:?}");
-        assert_eq!(
-            of("cpu", "[dependencies]\nstage = { path = \"../stage\" }\n").len(),
-            1
-        );
-        assert_eq!(
-            of(
-                "cpu",
-                "[target.'cfg(unix)'.dependencies]\nbaton-api = \"1\"\n"
-            )
-            .len(),
-            1
-        );
-        assert_eq!(
-            of("wire", "[dependencies.sched]\nworkspace = true\n").len(),
-            1
-        );
-        assert!(
-            of(
-                "stage",
-                "[dependencies]\nbackend.workspace = true\nlibc = \"0\"\n"
-            )
-            .is_empty()
-        );
+        assert_eq!(of("cpu", "[dependencies]\nstage = { path = \"../stage\" }\n").len(), 1);
+        assert_eq!(of("cpu", "[target.'cfg(unix)'.dependencies]\nbaton-api = \"1\"\n").len(), 1);
+        assert_eq!(of("wire", "[dependencies.sched]\nworkspace = true\n").len(), 1);
+        assert!(of("stage", "[dependencies]\nbackend.workspace = true\nlibc = \"0\"\n").is_empty());
     }
 
     #[test]
     fn tests_may_look_sideways_but_not_up() {
         assert!(of("stage", "[dev-dependencies]\ncpu.workspace = true\n").is_empty());
-        assert_eq!(
-            of("stage", "[dev-dependencies]\nring.workspace = true\n").len(),
-            1
-        );
+        assert_eq!(of("stage", "[dev-dependencies]\nring.workspace = true\n").len(), 1);
     }
 
     #[test]
@@ -190,17 +151,11 @@ mod tests {
 
     #[test]
     fn a_model_name_in_a_backend_is_refused() {
-        assert_eq!(
-            pure(&planted("crates/cpu/src/a.rs", "struct Llama;\n")).len(),
-            1
-        );
+        assert_eq!(pure(&planted("crates/cpu/src/a.rs", "struct Llama;\n")).len(), 1);
     }
 
     #[test]
     fn a_crate_without_the_lints_is_refused() {
-        assert_eq!(
-            lints(&planted("crates/a/Cargo.toml", "[package]\n")).len(),
-            1
-        );
+        assert_eq!(lints(&planted("crates/a/Cargo.toml", "[package]\n")).len(), 1);
     }
 }

@@ -27,10 +27,7 @@ fn document(file: &File, known: &BTreeSet<&str>) -> Vec<Finding> {
         if fenced {
             continue;
         }
-        let links = line
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split(')').next());
+        let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for link in links {
             let target = link.split('#').next().unwrap_or_default();
             let here = link.contains("://") || link.starts_with("mailto:") || target.is_empty();
@@ -40,9 +37,7 @@ fn document(file: &File, known: &BTreeSet<&str>) -> Vec<Finding> {
         }
         for name in line.split('`').skip(1).step_by(2) {
             let path = name.trim_end_matches('/');
-            let plain = path
-                .chars()
-                .all(|c| c.is_alphanumeric() || "/._-".contains(c));
+            let plain = path.chars().all(|c| c.is_alphanumeric() || "/._-".contains(c));
             let ours = ROOTS.iter().any(|root| name.starts_with(root));
             if plain && ours && !known.contains(path) {
                 findings.push(file.fault(number, format!("there is no `{path}`")));
@@ -71,12 +66,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Vec<Finding> {
-        let paths = [
-            "docs/a.md",
-            "docs/wire.md",
-            "README.md",
-            "crates/wire/src/lib.rs",
-        ];
+        let paths = ["docs/a.md", "docs/wire.md", "README.md", "crates/wire/src/lib.rs"];
         broken(&[planted("docs/a.md", text)], &paths.map(str::to_owned))
     }
 

@@ -16,9 +16,7 @@ const PLANTED: &str = "crates/backend/src/scalar/planted.rs";
 
 /// Calls of the platform's maths outside unit tests: f32 functions are arith's, f64 ones libm's.
 pub fn platform(file: &File) -> Vec<Finding> {
-    let exact = EXACT
-        .iter()
-        .any(|name| file.path.starts_with(&format!("crates/{name}/src/")));
+    let exact = EXACT.iter().any(|name| file.path.starts_with(&format!("crates/{name}/src/")));
     if !exact || !file.is_rust() || file.path == PLANTED || file.path.ends_with("/tests.rs") {
         return Vec::new();
     }

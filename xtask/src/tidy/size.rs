@@ -19,15 +19,8 @@ pub fn file(file: &File) -> Vec<Finding> {
         return Vec::new();
     }
     let fatal = count > FILE_LINES_MAX;
-    let limit = if fatal {
-        FILE_LINES_MAX
-    } else {
-        FILE_LINES_WARN
-    };
-    let finding = file.fault(
-        1,
-        format!("{count} lines, over {limit}: a file is one noun"),
-    );
+    let limit = if fatal { FILE_LINES_MAX } else { FILE_LINES_WARN };
+    let finding = file.fault(1, format!("{count} lines, over {limit}: a file is one noun"));
     vec![Finding { fatal, ..finding }]
 }
 
@@ -86,27 +79,19 @@ fn is_kernel(above: &[&str]) -> bool {
         line.starts_with("//") || line.starts_with('#') || line.starts_with("unsafe(")
     };
     above.iter().rev().take_while(attached).any(|line| {
-        line.trim_start()
-            .strip_prefix(KERNEL)
-            .is_some_and(|reason| !reason.trim().is_empty())
+        line.trim_start().strip_prefix(KERNEL).is_some_and(|reason| !reason.trim().is_empty())
     })
 }
 
 /// Columns. A message in one piece can be searched for, so a literal may cross the edge; so may a
 /// table, an output and a link in Markdown.
 pub fn width(file: &File) -> Vec<Finding> {
-    let checked = [".rs", ".md", ".py", ".sh"]
-        .iter()
-        .any(|e| file.path.ends_with(e))
+    let checked = [".rs", ".md", ".py", ".sh"].iter().any(|e| file.path.ends_with(e))
         || file.path == ".ci/run";
     if !checked || file.is_made() {
         return Vec::new();
     }
-    let kinds = if file.is_rust() {
-        source::kinds(&file.text)
-    } else {
-        Vec::new()
-    };
+    let kinds = if file.is_rust() { source::kinds(&file.text) } else { Vec::new() };
     let (mut start, mut fenced) = (0, false);
     let mut findings = Vec::new();
     for (number, line) in file.lines() {
@@ -148,10 +133,7 @@ mod tests {
 
     #[test]
     fn braces_in_literals_and_comments_do_not_end_a_function() {
-        let text = format!(
-            "fn a() {{ \"}}\"; '}}'; /* }} */\n{}}}\n",
-            "x();\n".repeat(80)
-        );
+        let text = format!("fn a() {{ \"}}\"; '}}'; /* }} */\n{}}}\n", "x();\n".repeat(80));
         assert_eq!(functions(&planted("a.rs", &text)).len(), 1);
     }
 
@@ -164,10 +146,7 @@ mod tests {
 
     #[test]
     fn function_types_and_declarations_have_no_body() {
-        let text = format!(
-            "type F = fn(u8);\ntrait T {{ fn f();\n{}}}\n",
-            "// x\n".repeat(90)
-        );
+        let text = format!("type F = fn(u8);\ntrait T {{ fn f();\n{}}}\n", "// x\n".repeat(90));
         assert!(functions(&planted("a.rs", &text)).is_empty());
     }
 

@@ -27,11 +27,7 @@ pub fn kinds(text: &str) -> Vec<Kind> {
 /// `text` with everything but code blanked out; lines keep their numbers.
 pub fn code(text: &str) -> String {
     let blank = |(c, kind)| {
-        if kind == Kind::Code || c == '\n' {
-            c
-        } else {
-            ' '
-        }
+        if kind == Kind::Code || c == '\n' { c } else { ' ' }
     };
     text.chars().zip(kinds(text)).map(blank).collect()
 }
@@ -43,13 +39,11 @@ pub fn in_word(c: char) -> bool {
 
 /// The offsets at which `word` stands alone in `text`.
 pub fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
-    text.match_indices(word)
-        .map(|(at, _)| at)
-        .filter(move |&at| {
-            let before = text[..at].chars().next_back();
-            let after = text[at + word.len()..].chars().next();
-            !before.is_some_and(in_word) && !after.is_some_and(in_word)
-        })
+    text.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + word.len()..].chars().next();
+        !before.is_some_and(in_word) && !after.is_some_and(in_word)
+    })
 }
 
 /// The line, from 1, of a byte offset.
@@ -83,10 +77,7 @@ fn word(chars: &[char], at: usize) -> (Kind, usize) {
     let end: Vec<char> = std::iter::once('"').chain(vec!['#'; hashes]).collect();
     let body = at + length + hashes + 1;
     let rest = chars[body..].windows(end.len()).position(|w| w == end);
-    (
-        Kind::Literal,
-        rest.map_or(chars.len() - at, |n| body + n + end.len() - at),
-    )
+    (Kind::Literal, rest.map_or(chars.len() - at, |n| body + n + end.len() - at))
 }
 
 /// Characters from `at` on before the first that `stop` takes.

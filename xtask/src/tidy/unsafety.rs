@@ -28,10 +28,7 @@ pub fn places(file: &File) -> Vec<Finding> {
 }
 
 fn has_reason(above: &[&str]) -> bool {
-    let comments = above
-        .iter()
-        .rev()
-        .take_while(|line| line.trim_start().starts_with("//"));
+    let comments = above.iter().rev().take_while(|line| line.trim_start().starts_with("//"));
     comments.into_iter().any(|line| line.contains("SAFETY:"))
 }
 
@@ -44,21 +41,11 @@ mod tests {
 
     #[test]
     fn unsafe_code_is_refused_outside_its_places() {
-        for path in [
-            "crates/wire/src/rows.rs",
-            "crates/weights/src/file.rs",
-            "xtask/src/a.rs",
-        ] {
+        for path in ["crates/wire/src/rows.rs", "crates/weights/src/file.rs", "xtask/src/a.rs"] {
             assert_eq!(places(&planted(path, CALL)).len(), 1, "{path}");
         }
         assert!(places(&planted("crates/cpu/src/pool.rs", CALL)).is_empty());
-        assert!(
-            places(&planted(
-                "crates/wire/src/lib.rs",
-                "#![forbid(unsafe_code)]\n"
-            ))
-            .is_empty()
-        );
+        assert!(places(&planted("crates/wire/src/lib.rs", "#![forbid(unsafe_code)]\n")).is_empty());
     }
 
     #[test]

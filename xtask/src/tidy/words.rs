@@ -76,13 +76,9 @@ pub fn registry(file: &File) -> Vec<Finding> {
     if !file.path.ends_with("Cargo.lock") {
         return Vec::new();
     }
-    let source = |line: &str| {
-        line.strip_prefix("source = \"")
-            .map(|s| s.trim_end_matches('"').to_owned())
-    };
-    let lines = file
-        .lines()
-        .filter_map(|(number, line)| Some((number, source(line)?)));
+    let source =
+        |line: &str| line.strip_prefix("source = \"").map(|s| s.trim_end_matches('"').to_owned());
+    let lines = file.lines().filter_map(|(number, line)| Some((number, source(line)?)));
     lines
         .filter(|(_, source)| source != REGISTRY)
         .map(|(number, source)| file.fault(number, format!("`{source}` is not {REGISTRY}")))
@@ -97,10 +93,7 @@ mod tests {
     #[test]
     fn each_forbidden_word_is_refused_by_line() {
         for (head, tail) in FORBIDDEN {
-            let file = planted(
-                "README.md",
-                &format!("fine\nsee {}{tail}x\n", head.to_uppercase()),
-            );
+            let file = planted("README.md", &format!("fine\nsee {}{tail}x\n", head.to_uppercase()));
             let found = forbidden(&file);
             assert!(matches!(&found[..], [one] if one.line == 2), "{head}{tail}");
         }
@@ -109,10 +102,7 @@ mod tests {
     #[test]
     fn unfinished_work_is_refused() {
         for (head, tail) in UNFINISHED {
-            assert_eq!(
-                unfinished(&planted("a.rs", &format!("// {head}{tail}: later\n"))).len(),
-                1
-            );
+            assert_eq!(unfinished(&planted("a.rs", &format!("// {head}{tail}: later\n"))).len(), 1);
         }
         assert!(unfinished(&planted("a.rs", "// a mastodon\n")).is_empty());
     }
