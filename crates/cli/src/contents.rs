@@ -35,18 +35,13 @@ impl Contents {
     ) -> Result<Self> {
         let part = || format!("rank {rank}: layers {}:{}", range.start, range.end);
         let (started, cache) = (Instant::now(), source::cache_dir().ok());
-        checkpoint
-            .check_held(range.clone(), ends)
-            .with_context(part)?;
+        checkpoint.check_held(range.clone(), ends).with_context(part)?;
         let names: Vec<&str> = names(checkpoint.part(range.clone(), ends)).collect();
         let digests = Digests::of(checkpoint, &names, cache.as_deref()).with_context(part)?;
         if started.elapsed() > LONG {
             let mib = checkpoint.bytes_of(range.clone(), ends) >> 20;
             let seconds = started.elapsed().as_secs();
-            tracing::info!(
-                "{}: read {mib} MiB for their digests in {seconds} s",
-                part()
-            );
+            tracing::info!("{}: read {mib} MiB for their digests in {seconds} s", part());
         }
         Self::of(checkpoint, &digests, range, ends)
     }
@@ -75,14 +70,7 @@ impl Contents {
         };
         Ok(Self {
             layers: range.map(layer).collect::<Result<_, _>>()?,
-            ends: if ends {
-                Some(Ends {
-                    embedding: end(true)?,
-                    head: end(false)?,
-                })
-            } else {
-                None
-            },
+            ends: if ends { Some(Ends { embedding: end(true)?, head: end(false)? }) } else { None },
         })
     }
 }

@@ -29,18 +29,9 @@ const CONTEXT: u32 = 2_048;
 pub fn run(args: &Demo) -> Result<()> {
     let path = source::resolve(&args.model)?;
     let path_text = path.to_string_lossy().into_owned();
-    let settings = Settings {
-        world: args.world,
-        context: Some(CONTEXT),
-        ..Settings::default()
-    };
+    let settings = Settings { world: args.world, context: Some(CONTEXT), ..Settings::default() };
     let model = Model::open(&path, settings)?;
-    println!(
-        "{}: {} ranks on loopback, layers {}",
-        model.name(),
-        args.world,
-        model.layout
-    );
+    println!("{}: {} ranks on loopback, layers {}", model.name(), args.world, model.layout);
     let port = loopback_ports(1)?[0].port();
     let ring = Ring::start(&path_text, args.world, port)?;
     let client = Client::new(&format!("http://127.0.0.1:{port}"));
@@ -52,11 +43,7 @@ pub fn run(args: &Demo) -> Result<()> {
     let seconds = started.elapsed().as_secs_f64();
     println!("\n");
     ring.end()?;
-    println!(
-        "{} tokens in {seconds:.1} s over {} ranks",
-        reply.tokens.len(),
-        args.world
-    );
+    println!("{} tokens in {seconds:.1} s over {} ranks", reply.tokens.len(), args.world);
     prove(args, &path, &model, &messages, &reply)
 }
 
@@ -70,23 +57,14 @@ fn prove(
 ) -> Result<()> {
     let text = Text::from_checkpoint(&model.checkpoint)?;
     let prompt = text.encode(&text.render(messages, true, &serde_json::Map::new())?)?;
-    let settings = Settings {
-        context: Some(CONTEXT),
-        ..Settings::default()
-    };
+    let settings = Settings { context: Some(CONTEXT), ..Settings::default() };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cell = Cell::start(path, settings, cores)?;
     let request = Request {
         prompt,
         max_tokens: args.max_tokens,
         stop_tokens: text.stop_tokens().to_vec(),
-        sampling: Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-        },
+        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         prompt_logits: false,
         hash_logits: true,
     };
@@ -97,11 +75,7 @@ fn prove(
         source::sha256_hex(&bytes)
     };
     let (ring, one) = (hash(&reply.tokens), hash(&alone.tokens));
-    ensure!(
-        ring == one,
-        "{} ranks gave {ring}, one rank {one}: please report this",
-        args.world
-    );
+    ensure!(ring == one, "{} ranks gave {ring}, one rank {one}: please report this", args.world);
     println!("one hash: {one} from {} ranks and from 1", args.world);
     Ok(())
 }
@@ -125,10 +99,7 @@ impl Ring {
         let until = Instant::now() + READY_TIMEOUT;
         while client.ready().is_err() {
             if Instant::now() > until {
-                bail!(
-                    "the ring was not ready within {} s",
-                    READY_TIMEOUT.as_secs()
-                );
+                bail!("the ring was not ready within {} s", READY_TIMEOUT.as_secs());
             }
             std::thread::sleep(Duration::from_millis(20));
         }

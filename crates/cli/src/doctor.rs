@@ -69,10 +69,7 @@ pub fn run(args: &Doctor) -> Result<()> {
         };
         door::reaches(&way, &place, known, &mut findings);
     }
-    findings.ok(
-        "clock",
-        "does not matter: no rank compares its time with another's",
-    );
+    findings.ok("clock", "does not matter: no rank compares its time with another's");
     let Findings { failed, checks } = findings;
     ensure!(failed == 0, "{failed} of {checks} checks failed");
     println!("nothing is wrong that can be seen from here; run it on the other machines too");
@@ -87,10 +84,7 @@ fn key(args: &Doctor, findings: &mut Findings) -> Option<Option<Key>> {
     };
     match Key::load(file) {
         Ok(key) => {
-            findings.ok(
-                "key",
-                format!("{} is readable by its owner only", file.display()),
-            );
+            findings.ok("key", format!("{} is readable by its owner only", file.display()));
             Some(Some(key))
         }
         Err(error) => {
@@ -120,14 +114,8 @@ fn model(args: &Doctor, findings: &mut Findings) -> Option<Model> {
         Ok((model, range, print)) => {
             let (name, layers) = (model.name(), model.checkpoint.config().layers());
             let (first, end) = (range.start, range.end);
-            findings.ok(
-                "model",
-                format!("{name}, {layers} layers, fingerprint {print}"),
-            );
-            findings.ok(
-                "layout",
-                format!("rank {} holds layers {first}..{end}", args.rank),
-            );
+            findings.ok("model", format!("{name}, {layers} layers, fingerprint {print}"));
+            findings.ok("layout", format!("rank {} holds layers {first}..{end}", args.rank));
             Some(model)
         }
         Err(error) => {

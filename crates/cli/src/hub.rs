@@ -19,9 +19,8 @@ pub fn pull(name: &str) -> Result<PathBuf> {
     let file = match parts.next() {
         Some(file) => file.to_owned(),
         None => {
-            let info = api
-                .info()
-                .with_context(|| format!("hf:{name}: can't read its file list"))?;
+            let info =
+                api.info().with_context(|| format!("hf:{name}: can't read its file list"))?;
             let files = info.siblings.into_iter().map(|s| s.rfilename);
             let mut files: Vec<String> = files.filter(|f| f.ends_with(".gguf")).collect();
             match files.len() {
@@ -34,6 +33,5 @@ pub fn pull(name: &str) -> Result<PathBuf> {
             }
         }
     };
-    api.get(&file)
-        .with_context(|| format!("hf:{org}/{repo}/{file}"))
+    api.get(&file).with_context(|| format!("hf:{org}/{repo}/{file}"))
 }

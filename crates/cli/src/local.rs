@@ -53,18 +53,13 @@ impl Locals {
     /// A process or thread that can't be started.
     pub fn start(recipe: &Recipe, places: &[Place]) -> Result<Self> {
         let ending = Arc::new(AtomicBool::new(false));
-        let mut locals = Self {
-            ending: ending.clone(),
-            keepers: Vec::new(),
-        };
+        let mut locals = Self { ending: ending.clone(), keepers: Vec::new() };
         for place in places.iter().filter(|p| p.rank.0 > 0) {
             let child = recipe.spawn(place)?;
             let (recipe, place, ending) = (recipe.clone(), place.clone(), ending.clone());
             let name = format!("baton-keep-{}", place.rank);
             let keep = move || keep(&recipe, &place, child, &ending);
-            locals
-                .keepers
-                .push(std::thread::Builder::new().name(name).spawn(keep)?);
+            locals.keepers.push(std::thread::Builder::new().name(name).spawn(keep)?);
         }
         Ok(locals)
     }
@@ -155,10 +150,7 @@ fn keep(recipe: &Recipe, place: &Place, child: Child, ending: &AtomicBool) {
             return;
         }
         since = Instant::now();
-        child = recipe
-            .spawn(place)
-            .map_err(|e| tracing::warn!("rank {}: {e:#}", place.rank))
-            .ok();
+        child = recipe.spawn(place).map_err(|e| tracing::warn!("rank {}: {e:#}", place.rank)).ok();
     }
     if let Some(child) = child {
         finish(child, place);

@@ -64,14 +64,8 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Manifest { model } => manifest::run(&model),
-        Command::Cut {
-            model,
-            range,
-            folder,
-        } => manifest::cut(&model, &range, &folder),
-        Command::Key {
-            command: KeyCommand::New { file },
-        } => {
+        Command::Cut { model, range, folder } => manifest::cut(&model, &range, &folder),
+        Command::Key { command: KeyCommand::New { file } } => {
             ring::key::Key::generate_file(&file)?;
             println!(
                 "wrote {}: copy it to every machine of the ring, readable by its owner only",

@@ -32,10 +32,7 @@ pub fn cut(model: &str, range: &Range<u32>, folder: &Path) -> Result<()> {
         Some(manifest) => manifest.clone(),
         None => Manifest::of(&checkpoint, source::cache_dir().ok().as_deref())?,
     };
-    println!(
-        "{}",
-        weights::cut(&checkpoint, &manifest, range.clone(), folder)?.display()
-    );
+    println!("{}", weights::cut(&checkpoint, &manifest, range.clone(), folder)?.display());
     Ok(())
 }
 

@@ -102,12 +102,7 @@ impl Model {
         };
         layout.check(layers)?;
         let shapes = shapes(&settings, checkpoint.config().context_max())?;
-        Ok(Self {
-            checkpoint,
-            layout,
-            settings,
-            shapes,
-        })
+        Ok(Self { checkpoint, layout, settings, shapes })
     }
 
     /// The name that clients see.
@@ -148,11 +143,7 @@ impl Model {
     /// A rank outside the layout.
     pub fn range(&self, rank: Rank) -> Result<Range<u32>> {
         let world = self.layout.world();
-        ensure!(
-            rank.0 < world,
-            "rank {rank}: the layout {} has ranks 0..{world}",
-            self.layout
-        );
+        ensure!(rank.0 < world, "rank {rank}: the layout {} has ranks 0..{world}", self.layout);
         Ok(self.layout.range(rank))
     }
 
@@ -252,21 +243,11 @@ impl Model {
             None => {
                 let whole = read(0..layers)?;
                 let own = whole.layers[..range.end as usize].to_vec();
-                (
-                    Contents {
-                        layers: own,
-                        ends: whole.ends,
-                    },
-                    whole,
-                )
+                (Contents { layers: own, ends: whole.ends }, whole)
             }
         };
         let describe = self.describe(Rank(0), device, own)?;
-        let model = ModelFacts {
-            layers,
-            layer_digests: whole.layers,
-            ends: whole.ends,
-        };
+        let model = ModelFacts { layers, layer_digests: whole.layers, ends: whole.ends };
         let canary = self.canary(&model)?;
         Ok(Leader {
             describe,
@@ -318,23 +299,13 @@ impl Model {
 }
 
 fn shapes(settings: &Settings, model_context_max: u32) -> Result<Shapes> {
-    let context_max = settings
-        .context
-        .unwrap_or(CONTEXT_DEFAULT.min(model_context_max));
+    let context_max = settings.context.unwrap_or(CONTEXT_DEFAULT.min(model_context_max));
     if context_max > model_context_max {
         bail!("--context {context_max}: the model was made for {model_context_max} at most");
     }
     ensure!(context_max >= 16, "--context {context_max}: at least 16");
-    ensure!(
-        (1..=1024).contains(&settings.streams),
-        "--streams {}: 1 to 1024",
-        settings.streams
-    );
-    ensure!(
-        (1..=4096).contains(&settings.chunk),
-        "--chunk {}: 1 to 4096",
-        settings.chunk
-    );
+    ensure!((1..=1024).contains(&settings.streams), "--streams {}: 1 to 1024", settings.streams);
+    ensure!((1..=4096).contains(&settings.chunk), "--chunk {}: 1 to 4096", settings.chunk);
     let tile = u32::try_from(TILE_KEYS).context("a tile is small")?;
     // One stream may use the whole context; more share two of them.
     let pages = context_max.div_ceil(tile) * settings.streams.min(2) + settings.streams;

@@ -35,17 +35,13 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// What keeps rank 0 from loading or listening.
 pub fn run(args: &Serve, log: &str) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // The port first: nothing is loaded for an address that is taken.
     let address = SocketAddr::new(args.host, args.port);
-    let listener = runtime
-        .block_on(TcpListener::bind(address))
-        .with_context(|| {
-            format!("can't listen on {address}: choose another --port, or stop what uses it")
-        })?;
+    let listener = runtime.block_on(TcpListener::bind(address)).with_context(|| {
+        format!("can't listen on {address}: choose another --port, or stop what uses it")
+    })?;
     let address = listener.local_addr()?;
     let path = source::resolve(&args.shared.model)?;
     let mut settings = args.shared.settings(args.world);
@@ -86,9 +82,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
 /// Threads of each of `ranks` ranks of this machine.
 pub fn threads(shared: &Shared, ranks: u32) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    shared
-        .threads
-        .unwrap_or((cores / ranks.max(1) as usize).max(1))
+    shared.threads.unwrap_or((cores / ranks.max(1) as usize).max(1))
 }
 
 /// Rank 0 on its thread, and whatever runs beside it.
@@ -117,13 +111,7 @@ impl Head {
         }
         if by_hand {
             let transport = by_hand_place(args)?.transport(model)?;
-            return Self::lead(
-                model,
-                threads,
-                Joined(transport.clone()),
-                Some(transport),
-                None,
-            );
+            return Self::lead(model, threads, Joined(transport.clone()), Some(transport), None);
         }
         // Before anything starts: a rank that can't load would be restarted again and again.
         model.check_memory(0..world)?;
@@ -139,13 +127,7 @@ impl Head {
             log: log.to_owned(),
         };
         let locals = Some(Locals::start(&recipe, &places)?);
-        Self::lead(
-            model,
-            threads,
-            Joined(transport.clone()),
-            Some(transport),
-            locals,
-        )
+        Self::lead(model, threads, Joined(transport.clone()), Some(transport), locals)
     }
 
     fn lead<J: Join + 'static>(
@@ -175,17 +157,8 @@ impl Head {
             leader.run(&mut engine);
             Ok(())
         };
-        let thread = std::thread::Builder::new()
-            .name("baton-rank-0".into())
-            .spawn(run)?;
-        Ok(Self {
-            handle,
-            thread,
-            gone,
-            loaded,
-            transport,
-            locals,
-        })
+        let thread = std::thread::Builder::new().name("baton-rank-0".into()).spawn(run)?;
+        Ok(Self { handle, thread, gone, loaded, transport, locals })
     }
 
     /// Drains rank 0, then ends the ranks beside it.
@@ -211,8 +184,8 @@ impl Head {
         ended
     }
 
-    /// Whether rank 0's thread has ended. A ring that serves gets time to stop properly; a join that
-    /// waits for ranks would outlast the drain.
+    /// Whether rank 0's thread has ended. A ring that serves gets time to stop properly; a join
+    /// that waits for ranks would outlast the drain.
     fn wait_gone(&mut self, runtime: &Runtime, serving: bool) -> bool {
         match self.gone.try_recv() {
             Err(TryRecvError::Empty) if serving => {

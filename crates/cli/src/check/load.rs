@@ -36,8 +36,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Five prompts of `longest`, a tile and a bit, two odd ones and one token, of random tokens; each
-    /// once greedy and once sampled.
+    /// Five prompts of `longest`, a tile and a bit, two odd ones and one token, of random tokens;
+    /// each once greedy and once sampled.
     pub fn new(vocab: u32, longest: u32, reply: u32, seed: u64) -> Self {
         let mut random = SplitMix(seed);
         let lengths = [longest, 70.min(longest), 33.min(longest), 8.min(longest), 1];
@@ -45,20 +45,8 @@ impl Load {
             .iter()
             .map(|&length| (0..length.max(1)).map(|_| random.below(vocab)).collect())
             .collect();
-        let greedy = Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            seed: 0,
-        };
-        let sampled = Sampling {
-            temperature: 1.0,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.02,
-            seed,
-        };
+        let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+        let sampled = Sampling { temperature: 1.0, top_k: 40, top_p: 0.95, min_p: 0.02, seed };
         let request = |(prompt, sampling): (&Vec<u32>, Sampling)| Request {
             prompt: prompt.clone(),
             max_tokens: reply,
@@ -70,9 +58,7 @@ impl Load {
         // The longest prompt runs once: it costs most of a check's time.
         let greedy = prompts.iter().map(|p| (p, greedy));
         let sampled = prompts.iter().skip(1).map(|p| (p, sampled));
-        Self {
-            requests: greedy.chain(sampled).map(request).collect(),
-        }
+        Self { requests: greedy.chain(sampled).map(request).collect() }
     }
 
     /// Runs the load with `streams` requests at a time.
@@ -101,17 +87,10 @@ impl Load {
         let (mut tokens, mut logits) = (Sha256::new(), Sha256::new());
         for reply in &replies {
             tokens.update((reply.tokens.len() as u32).to_le_bytes());
-            reply
-                .tokens
-                .iter()
-                .for_each(|id| tokens.update(id.to_le_bytes()));
+            reply.tokens.iter().for_each(|id| tokens.update(id.to_le_bytes()));
             logits.update(reply.logits_sha256);
         }
-        Ok(Outcome {
-            tokens: tokens.finalize().into(),
-            logits: logits.finalize().into(),
-            replies,
-        })
+        Ok(Outcome { tokens: tokens.finalize().into(), logits: logits.finalize().into(), replies })
     }
 
     /// Replies of a run.
@@ -131,10 +110,7 @@ pub async fn one(handle: &Handle, request: Request) -> Result<Reply> {
         match event {
             Event::Token { id } => tokens.push(id),
             Event::Done { logits_sha256, .. } => {
-                return Ok(Reply {
-                    tokens,
-                    logits_sha256: logits_sha256.unwrap_or_default(),
-                });
+                return Ok(Reply { tokens, logits_sha256: logits_sha256.unwrap_or_default() });
             }
             Event::Failed(failure) => return Err(failure.into()),
             _ => {}

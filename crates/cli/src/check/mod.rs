@@ -30,13 +30,7 @@ struct Coordinates {
 
 impl std::fmt::Display for Coordinates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            placement,
-            threads,
-            chunk,
-            streams,
-            depth,
-        } = self;
+        let Self { placement, threads, chunk, streams, depth } = self;
         write!(
             f,
             "layout {placement}, threads {threads}, chunk {chunk}, streams {streams}, depth {depth}"
@@ -54,12 +48,7 @@ pub fn run(args: &Check) -> Result<()> {
     let cells = cells(args, &path)?;
     let (vocab, _) = facts(&path)?;
     let load = Load::new(vocab, args.prompt, args.tokens, args.seed);
-    println!(
-        "{}: {} cells of {} replies",
-        path.display(),
-        cells.len(),
-        load.len()
-    );
+    println!("{}: {} cells of {} replies", path.display(), cells.len(), load.len());
     let started = Instant::now();
     let mut reference: Option<Outcome> = None;
     for (index, at) in cells.iter().enumerate() {
@@ -85,11 +74,7 @@ pub fn run(args: &Check) -> Result<()> {
         let mut both = first.tokens.to_vec();
         both.extend(first.logits);
         println!("{:.0} s", started.elapsed().as_secs_f64());
-        println!(
-            "one hash: {} over {} cells",
-            source::sha256_hex(&both),
-            cells.len()
-        );
+        println!("one hash: {} over {} cells", source::sha256_hex(&both), cells.len());
     }
     Ok(())
 }
@@ -117,11 +102,7 @@ fn cells(args: &Check, path: &Path) -> Result<Vec<Coordinates>> {
     if total > axes::CELLS_MAX {
         bail!("{total} cells: at most {}", axes::CELLS_MAX);
     }
-    let picked = if args.pairwise {
-        axes::pairwise(&sizes)
-    } else {
-        axes::every(&sizes)
-    };
+    let picked = if args.pairwise { axes::pairwise(&sizes) } else { axes::every(&sizes) };
     let cell = |at: &Vec<usize>| Coordinates {
         placement: placements[at[0]].clone(),
         threads: args.threads[at[1]],

@@ -45,22 +45,14 @@ fn three_sound_ranks_equal_one() {
 
 #[test]
 fn a_rank_that_lacks_a_layer_is_the_first_difference() {
-    let error = three_against_one(Some(Fault::SkipLayer(2)))
-        .unwrap_err()
-        .to_string();
+    let error = three_against_one(Some(Fault::SkipLayer(2))).unwrap_err().to_string();
     assert!(error.starts_with("first difference: reply 0, "), "{error}");
-    assert!(
-        error.contains("in   layout 0:1,1:2,2:3, threads 1, chunk 16, streams 2"),
-        "{error}"
-    );
+    assert!(error.contains("in   layout 0:1,1:2,2:3, threads 1, chunk 16, streams 2"), "{error}");
 }
 
 #[test]
 fn a_rank_that_forgets_a_generation_is_named() {
     let error = three_against_one(Some(Fault::DropGeneration)).unwrap_err();
     let error = format!("{error:#}");
-    assert!(
-        error.contains("OtherGeneration") && error.contains("rank 2"),
-        "{error}"
-    );
+    assert!(error.contains("OtherGeneration") && error.contains("rank 2"), "{error}");
 }

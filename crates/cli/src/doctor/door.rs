@@ -30,21 +30,13 @@ pub struct Way<'a> {
 
 /// Whether the rank after is where it should be and would let this one in.
 pub fn reaches(way: &Way<'_>, place: &Place, model: Option<&Model>, findings: &mut Findings) {
-    let Way {
-        next,
-        rank,
-        has_key,
-    } = *way;
+    let Way { next, rank, has_key } = *way;
     let check = format!("next {next}");
     let sockets = match resolve(next) {
         Ok(sockets) => sockets,
         Err(error) => {
             let advice = "correct --next, or give the machine's address instead of its name";
-            return findings.fail(
-                &check,
-                format!("its name does not resolve: {error}"),
-                advice,
-            );
+            return findings.fail(&check, format!("its name does not resolve: {error}"), advice);
         }
     };
     if let Some(own) = sockets.iter().find(|socket| place.listen.contains(socket)) {
@@ -62,21 +54,12 @@ pub fn reaches(way: &Way<'_>, place: &Place, model: Option<&Model>, findings: &m
         let advice = "mend what failed above first";
         return findings.fail("handshake", "not tried without key and model", advice);
     };
-    match place
-        .config(model)
-        .and_then(|config| Ok(probe(config, stream)?))
-    {
+    match place.config(model).and_then(|config| Ok(probe(config, stream)?)) {
         Ok(()) => {
             findings.ok("preamble", "a rank of this version");
             findings.ok("secret", "the same on both");
-            findings.ok(
-                "neighbour",
-                format!("rank {rank} takes rank {}", place.rank),
-            );
-            findings.ok(
-                "fingerprint",
-                "the same on both: model, layout and settings",
-            );
+            findings.ok("neighbour", format!("rank {rank} takes rank {}", place.rank));
+            findings.ok("fingerprint", "the same on both: model, layout and settings");
         }
         Err(error) => match error.downcast_ref::<LinkError>() {
             Some(error) => refused(error, rank, place.rank, findings),
@@ -85,10 +68,7 @@ pub fn reaches(way: &Way<'_>, place: &Place, model: Option<&Model>, findings: &m
     }
     if let Some(median) = round_trip(socket) {
         let ms = median.as_secs_f64() * 1e3;
-        findings.ok(
-            "rtt",
-            format!("{ms:.2} ms, the median of {TIMES} connections"),
-        );
+        findings.ok("rtt", format!("{ms:.2} ms, the median of {TIMES} connections"));
     }
 }
 
@@ -150,20 +130,17 @@ fn refused(error: &LinkError, rank: Rank, own: Rank, findings: &mut Findings) {
     const ORDER: [&str; 4] = ["preamble", "secret", "neighbour", "fingerprint"];
     let code = error.code();
     let (at, advice) = match code {
-        "LinkClosed" | "Unreachable" | "BadMagic" => (
-            0,
-            format!("something else than rank {rank} has that port, or it hangs: look there"),
-        ),
+        "LinkClosed" | "Unreachable" | "BadMagic" => {
+            (0, format!("something else than rank {rank} has that port, or it hangs: look there"))
+        }
         "OtherVersion" | "OtherCipher" => (0, "install the same baton on both machines".into()),
-        "BadSecret" => (
-            1,
-            "copy the key file again: `sha256sum` must say the same on both machines".into(),
-        ),
+        "BadSecret" => {
+            (1, "copy the key file again: `sha256sum` must say the same on both machines".into())
+        }
         "OtherWorld" => (2, "give both ranks the same --layout".into()),
-        "NotNeighbour" => (
-            2,
-            format!("--next of rank {own} is where rank {rank} listens; check --rank on both"),
-        ),
+        "NotNeighbour" => {
+            (2, format!("--next of rank {own} is where rank {rank} listens; check --rank on both"))
+        }
         "OtherEncryption" => (2, "encrypt on both machines or on neither".into()),
         "OtherFingerprint" => (3, differs(error)),
         _ => (0, "see the message".into()),

@@ -102,11 +102,8 @@ fn addresses_v6(list: &str) -> Vec<String> {
     let one = |line: &str| {
         let mut fields = line.split_whitespace();
         let ip = Ipv6Addr::from(u128::from_str_radix(fields.next()?, 16).ok()?);
-        let zone = if is_link_local(ip.into()) {
-            format!("%{}", fields.last()?)
-        } else {
-            String::new()
-        };
+        let zone =
+            if is_link_local(ip.into()) { format!("%{}", fields.last()?) } else { String::new() };
         Some((ip.is_loopback(), format!("[{ip}{zone}]")))
     };
     let mut found: Vec<_> = list.lines().filter_map(one).collect();

@@ -17,9 +17,7 @@ fn agrees(args: &[&str], limit_s: u64) -> usize {
     let verdict = said.lines().last().unwrap();
     println!("{verdict}, {:.1} s", started.elapsed().as_secs_f64());
     let words: Vec<&str> = verdict.split(' ').collect();
-    let ["one", "hash:", hash, "over", cells, "cells"] = words[..] else {
-        panic!("{said}")
-    };
+    let ["one", "hash:", hash, "over", cells, "cells"] = words[..] else { panic!("{said}") };
     assert_eq!(hash.len(), 64, "{verdict}");
     cells.parse().unwrap()
 }
@@ -27,12 +25,7 @@ fn agrees(args: &[&str], limit_s: u64) -> usize {
 #[test]
 fn every_way_to_run_the_tiny_model_gives_one_hash() {
     let _turn = Turn::alone();
-    let mut args = vec![
-        TINY.to_str().unwrap(),
-        "--pairwise",
-        "--layouts",
-        "1;2;3;r3;loop",
-    ];
+    let mut args = vec![TINY.to_str().unwrap(), "--pairwise", "--layouts", "1;2;3;r3;loop"];
     args.extend(["--threads", "1,2", "--chunks", "1,7,64", "--streams", "1,4"]);
     args.extend(["--depths", "1,3", "--prompt", "200", "--tokens", "8"]);
     assert!(agrees(&args, 120) >= 7 * 3);
@@ -44,20 +37,8 @@ fn every_way_to_run_smollm2_gives_one_hash() {
         return;
     };
     let _turn = Turn::alone();
-    let mut args = vec![
-        model.to_str().unwrap(),
-        "--pairwise",
-        "--layouts",
-        "1;2;3;r10;loop",
-    ];
-    args.extend([
-        "--threads",
-        "1,2",
-        "--chunks",
-        "1,7,64,512",
-        "--streams",
-        "1,4",
-    ]);
+    let mut args = vec![model.to_str().unwrap(), "--pairwise", "--layouts", "1;2;3;r10;loop"];
+    args.extend(["--threads", "1,2", "--chunks", "1,7,64,512", "--streams", "1,4"]);
     args.extend(["--prompt", "520", "--tokens", "4"]);
     assert!(agrees(&args, 600) >= 14 * 4);
 }

@@ -21,11 +21,7 @@ fn run<S: AsRef<std::ffi::OsStr>>(program: &Path, args: &[S]) -> Result<String, 
     let mut process = Baton::spawn(command);
     let status = process.exit(s(180));
     let (out, log) = (process.out.to_end(s(5)), process.log.to_end(s(5)));
-    if status.success() {
-        Ok(out)
-    } else {
-        Err(format!("{}: {out}\n{log}", program.display()))
-    }
+    if status.success() { Ok(out) } else { Err(format!("{}: {out}\n{log}", program.display())) }
 }
 
 /// A Python that has the client: `BATON_OPENAI_PYTHON`, else one in an environment of its own under

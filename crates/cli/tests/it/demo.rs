@@ -16,12 +16,6 @@ fn the_demo_answers_and_proves_that_three_ranks_equal_one() {
     let said = demo.out.to_end(s(5));
     assert!(said.contains("Paris"), "{said}");
     let verdict = said.lines().last().unwrap();
-    let hash = verdict
-        .strip_prefix("one hash: ")
-        .unwrap_or_else(|| panic!("{said}"));
-    assert_eq!(
-        hash.split_once(' ').unwrap().1,
-        "from 3 ranks and from 1",
-        "{said}"
-    );
+    let hash = verdict.strip_prefix("one hash: ").unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(hash.split_once(' ').unwrap().1, "from 3 ranks and from 1", "{said}");
 }

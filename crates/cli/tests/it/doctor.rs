@@ -27,19 +27,11 @@ fn doctor(ring: &ByHand, rank: usize) -> (i32, String) {
 fn finds_nothing(ring: &ByHand, rank: usize) {
     let (status, said) = doctor(ring, rank);
     assert_eq!(status, 0, "{said}");
-    for check in [
-        "key", "model", "layout", "listen", "next", "preamble", "secret",
-    ] {
-        assert!(
-            said.contains(&format!("ok    {check}")),
-            "no {check} in\n{said}"
-        );
+    for check in ["key", "model", "layout", "listen", "next", "preamble", "secret"] {
+        assert!(said.contains(&format!("ok    {check}")), "no {check} in\n{said}");
     }
     for check in ["neighbour", "fingerprint", "rtt", "clock"] {
-        assert!(
-            said.contains(&format!("ok    {check}")),
-            "no {check} in\n{said}"
-        );
+        assert!(said.contains(&format!("ok    {check}")), "no {check} in\n{said}");
     }
 }
 
@@ -48,13 +40,8 @@ fn finds_nothing(ring: &ByHand, rank: usize) {
 fn finds(ring: &ByHand, rank: usize, parts: &[&str]) {
     let (status, said) = doctor(ring, rank);
     assert_eq!(status, 1, "{said}");
-    let failed: Vec<&str> = said
-        .lines()
-        .filter(|line| line.starts_with("FAIL"))
-        .collect();
-    let [line] = failed[..] else {
-        panic!("not one failure:\n{said}")
-    };
+    let failed: Vec<&str> = said.lines().filter(|line| line.starts_with("FAIL")).collect();
+    let [line] = failed[..] else { panic!("not one failure:\n{said}") };
     for part in parts {
         assert!(line.contains(part), "no {part:?} in {line}");
     }
@@ -76,30 +63,18 @@ fn a_serving_ring_is_found_well_and_serves_on() {
     let right = server.sample();
     let mut reply = server.endless();
     reply.read(5);
-    let seen = [
-        server.process.log.len(),
-        stages[0].log.len(),
-        stages[1].log.len(),
-    ];
+    let seen = [server.process.log.len(), stages[0].log.len(), stages[1].log.len()];
     for rank in 0..3 {
         finds_nothing(&ring, rank);
     }
     // Nor do those that would be refused.
-    let other = ByHand {
-        key: Some(new_key("doctor-well-other")),
-        ..ring.clone()
-    };
+    let other = ByHand { key: Some(new_key("doctor-well-other")), ..ring.clone() };
     finds(&other, 0, &["secret", "BadSecret", "sha256sum"]);
     reply.read(20);
     drop(reply);
     assert_eq!(server.get("/ready").0, 200);
     for (process, seen) in [&server.process, &stages[0], &stages[1]].iter().zip(seen) {
-        assert_eq!(
-            process.log.count_after(seen, "broke"),
-            0,
-            "{}",
-            process.log.text()
-        );
+        assert_eq!(process.log.count_after(seen, "broke"), 0, "{}", process.log.text());
         let epochs = process.log.count_after(seen, "connected, epoch");
         assert_eq!(epochs, 0, "{}", process.log.text());
     }
@@ -120,29 +95,12 @@ fn what_differs_between_two_ranks_is_named() {
     finds(
         &but(&|r| r.layout = "0:2,2:6,6:8".into()),
         0,
-        &[
-            "fingerprint",
-            "OtherFingerprint",
-            "layout",
-            "0:2,2:6",
-            "--layout",
-        ],
+        &["fingerprint", "OtherFingerprint", "layout", "0:2,2:6", "--layout"],
     );
-    finds(
-        &but(&|r| r.extra = vec!["--kv".into(), "f32".into()]),
-        0,
-        &["f32", "--kv"],
-    );
-    let wider = Llama {
-        intermediate: 192,
-        ..Llama::default()
-    };
+    finds(&but(&|r| r.extra = vec!["--kv".into(), "f32".into()]), 0, &["f32", "--kv"]);
+    let wider = Llama { intermediate: 192, ..Llama::default() };
     let wider = tiny("doctor-wider", &wider);
-    finds(
-        &but(&|r| r.model = wider.clone()),
-        0,
-        &["OtherFingerprint", "192", "model file"],
-    );
+    finds(&but(&|r| r.model = wider.clone()), 0, &["OtherFingerprint", "192", "model file"]);
     let two = but(&|r| {
         r.layout = "0:4,4:8".into();
         r.addresses.truncate(2);
@@ -156,10 +114,7 @@ fn what_differs_between_two_ranks_is_named() {
     let open = new_key("doctor-open");
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o644)).unwrap();
     let said = doctor(&but(&|r| r.key = Some(open.clone())), 0).1;
-    assert!(
-        said.contains("FAIL  key: SecretFileMode") && said.contains("chmod 600"),
-        "{said}"
-    );
+    assert!(said.contains("FAIL  key: SecretFileMode") && said.contains("chmod 600"), "{said}");
     let short = scratch("doctor-short.key");
     std::fs::write(&short, "fifteen bytes !").unwrap();
     std::fs::set_permissions(&short, PermissionsExt::from_mode(0o600)).unwrap();
@@ -180,16 +135,8 @@ fn addresses_that_are_wrong_are_named() {
         other.addresses[0] = at.parse().unwrap();
         other
     };
-    finds(
-        &listening("203.0.113.9:7400"),
-        0,
-        &["not an address of this machine", "127.0.0.1"],
-    );
-    finds(
-        &listening("0.0.0.0:7400"),
-        0,
-        &["WildcardListen", "127.0.0.1"],
-    );
+    finds(&listening("203.0.113.9:7400"), 0, &["not an address of this machine", "127.0.0.1"]);
+    finds(&listening("0.0.0.0:7400"), 0, &["WildcardListen", "127.0.0.1"]);
     finds(&listening("[::]:7400"), 0, &["WildcardListen"]);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listening(&taken.local_addr().unwrap().to_string());
@@ -207,9 +154,7 @@ fn finds_among(ring: &ByHand, rank: usize, parts: &[&str]) {
     let (status, said) = doctor(ring, rank);
     assert_eq!(status, 1, "{said}");
     let holds = |line: &str| parts.iter().all(|part| line.contains(part));
-    let found = said
-        .lines()
-        .any(|line| line.starts_with("FAIL") && holds(line));
+    let found = said.lines().any(|line| line.starts_with("FAIL") && holds(line));
     assert!(found, "no {parts:?} in\n{said}");
 }
 
@@ -225,25 +170,15 @@ fn a_next_rank_that_is_not_there_is_named() {
     };
     finds(&reaching(ring.addresses[0]), 0, &["own address", "rank 1"]);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    finds(
-        &reaching(silent.local_addr().unwrap()),
-        0,
-        &["preamble", "rank 1 has that port"],
-    );
+    finds(&reaching(silent.local_addr().unwrap()), 0, &["preamble", "rank 1 has that port"]);
     let web = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = web.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in web.incoming() {
-            let _ = stream
-                .unwrap()
-                .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            let _ = stream.unwrap().write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    finds(
-        &reaching(address),
-        0,
-        &["preamble", "BadMagic", "rank 1 has that port"],
-    );
+    finds(&reaching(address), 0, &["preamble", "BadMagic", "rank 1 has that port"]);
     let newer = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = newer.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -251,30 +186,16 @@ fn a_next_rank_that_is_not_there_is_named() {
             let _ = stream.unwrap().write_all(b"BATN\x09\0\x01\0");
         }
     });
-    finds(
-        &reaching(address),
-        0,
-        &["preamble", "OtherVersion", "same baton"],
-    );
-    let mut args: Vec<String> = ["doctor", ring.model.to_str().unwrap()]
-        .map(String::from)
-        .into();
+    finds(&reaching(address), 0, &["preamble", "OtherVersion", "same baton"]);
+    let mut args: Vec<String> = ["doctor", ring.model.to_str().unwrap()].map(String::from).into();
     args.extend(ring.place(0));
     let next = args.iter().position(|arg| arg == "--next").unwrap() + 1;
     args[next] = "no-such-machine.invalid:7401".into();
     let mut process = Baton::start(args);
     assert_eq!(process.exit(s(30)).code(), Some(1));
     let said = process.out.to_end(s(5));
-    assert!(
-        said.contains("FAIL  next no-such-machine.invalid:7401: its name does"),
-        "{said}"
-    );
-    let mut bare = Baton::start([
-        "doctor",
-        ring.model.to_str().unwrap(),
-        "--layout",
-        "0:4,4:8",
-    ]);
+    assert!(said.contains("FAIL  next no-such-machine.invalid:7401: its name does"), "{said}");
+    let mut bare = Baton::start(["doctor", ring.model.to_str().unwrap(), "--layout", "0:4,4:8"]);
     assert_eq!(bare.exit(s(30)).code(), Some(1));
     assert!(bare.log.to_end(s(5)).contains("--listen and --next"));
 }

@@ -28,18 +28,11 @@ fn drains(mut server: Server, signal: impl Fn(&Baton)) {
         refused => Some(refused),
     });
     let (status, error) = refused.unwrap();
-    assert_eq!(
-        (status, &error["error"]["code"]),
-        (503, &json!("draining")),
-        "{error}"
-    );
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("draining")), "{error}");
     assert_eq!(server.get("/ready").0, 503);
     let all = reply.finish();
     assert!(all.done && all.error.is_none(), "{:?}", all.error);
-    assert_eq!(
-        (all.ids.len(), all.finish.as_deref()),
-        (LONG as usize, Some("length"))
-    );
+    assert_eq!((all.ids.len(), all.finish.as_deref()), (LONG as usize, Some("length")));
     server.process.ends_well(s(10));
     let log = server.process.log.to_end(s(5));
     assert!(!log.contains(" WARN ") && !log.contains(" ERROR "), "{log}");
@@ -54,17 +47,13 @@ fn sigterm_lets_replies_finish_on_one_rank() {
 #[test]
 fn sigterm_lets_replies_finish_on_three_ranks() {
     let _turn = Turn::alone();
-    drains(Server::ready(&TINY, &["--world", "3"]), |p| {
-        p.signal(libc::SIGTERM)
-    });
+    drains(Server::ready(&TINY, &["--world", "3"]), |p| p.signal(libc::SIGTERM));
 }
 
 #[test]
 fn ctrl_c_reaches_every_rank_and_lets_replies_finish() {
     let _turn = Turn::alone();
-    drains(Server::ready(&TINY, &["--world", "3"]), |p| {
-        p.signal_group(libc::SIGINT)
-    });
+    drains(Server::ready(&TINY, &["--world", "3"]), |p| p.signal_group(libc::SIGINT));
 }
 
 /// As a service manager does it.
@@ -109,14 +98,7 @@ fn a_ring_that_lacks_a_rank_ends_at_once() {
 #[test]
 fn a_server_that_still_starts_ends_at_once() {
     let _turn = Turn::shared();
-    let args = [
-        "serve",
-        TINY.to_str().unwrap(),
-        "--port",
-        "0",
-        "--world",
-        "3",
-    ];
+    let args = ["serve", TINY.to_str().unwrap(), "--port", "0", "--world", "3"];
     for said in ["serving", "rank 2: process", "rank 0: loading"] {
         let mut process = Baton::start(args);
         process.log.wait(said, s(20));

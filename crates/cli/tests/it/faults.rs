@@ -46,10 +46,7 @@ fn a_killed_rank_ends_replies_by_name_and_the_ring_comes_back() {
             let error = failed_by_name(reply);
             assert!(error.contains(&name), "{error}");
         }
-        server
-            .process
-            .log
-            .wait_after(seen, "rank 0: the ring broke", s(1));
+        server.process.log.wait_after(seen, "rank 0: the ring broke", s(1));
         server.wait_ready(s(10));
         report("ready again after", killed.elapsed());
         assert_ne!(server.rank(rank), victim);
@@ -120,13 +117,8 @@ fn a_killed_rank_is_missed_until_somebody_starts_it_again() {
         stages[rank - 1].signal(libc::SIGKILL);
         let failed = reply.finish();
         assert!(killed.elapsed() < DEAD, "{:?}", killed.elapsed());
-        assert!(
-            failed_by_name(&failed).contains(&format!("rank {rank}")),
-            "{failed:?}"
-        );
-        let (waiting, _) = stages[other]
-            .log
-            .wait_after(seen, "waiting for the ring", s(5));
+        assert!(failed_by_name(&failed).contains(&format!("rank {rank}")), "{failed:?}");
+        let (waiting, _) = stages[other].log.wait_after(seen, "waiting for the ring", s(5));
         assert!(waiting - killed < DEAD);
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(server.get("/ready").0, 503);
@@ -176,13 +168,7 @@ fn a_rank_that_dies_again_and_again_does_not_take_the_server_down() {
 #[test]
 fn a_canary_of_other_bytes_keeps_the_server_shut() {
     let _turn = Turn::shared();
-    let model = tiny(
-        "canary",
-        &Llama {
-            seed: 77,
-            ..Llama::default()
-        },
-    );
+    let model = tiny("canary", &Llama { seed: 77, ..Llama::default() });
     let cache = scratch("canary-cache");
     let _ = std::fs::remove_dir_all(&cache);
     let start = || Server::start_with(&model, &["--world", "3"], &cache);
@@ -190,12 +176,7 @@ fn a_canary_of_other_bytes_keeps_the_server_shut() {
     server.wait_ready(s(20));
     server.process.signal(libc::SIGTERM);
     server.process.ends_well(s(10));
-    let kept = std::fs::read_dir(cache.join("canary"))
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap()
-        .path();
+    let kept = std::fs::read_dir(cache.join("canary")).unwrap().next().unwrap().unwrap().path();
     let mut hash = std::fs::read(&kept).unwrap();
     hash[0] ^= 1;
     std::fs::write(&kept, hash).unwrap();
@@ -204,11 +185,7 @@ fn a_canary_of_other_bytes_keeps_the_server_shut() {
     let said = wait_for(s(10), || {
         let (status, ready) = server.get("/ready");
         assert_eq!(status, 503, "{ready}");
-        ready["detail"]
-            .as_str()
-            .unwrap()
-            .contains("OtherCanary")
-            .then_some(())
+        ready["detail"].as_str().unwrap().contains("OtherCanary").then_some(())
     });
     assert!(said.is_some(), "{}", server.health());
     assert_eq!(server.complete(&greedy("hello", 4)).0, 503);

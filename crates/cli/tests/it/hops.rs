@@ -108,7 +108,7 @@ fn a_ring_that_waits_costs_nothing() {
     let _turn = Turn::alone();
     let mut rig = Rig::start("rest");
     rests(&rig, &[0, 1, 2], "idle");
-    for missing in (0..WORLD).rev() {
+    for missing in [2, 0] {
         rig.rank(missing).signal(libc::SIGKILL);
         std::thread::sleep(s(1));
         let others: Vec<usize> = (0..WORLD).filter(|&rank| rank != missing).collect();

@@ -60,10 +60,7 @@ impl Head {
         let mut reader = BufReader::new(send(addr, method, path, body)?);
         let mut line = String::new();
         reader.read_line(&mut line)?;
-        let status = line
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok());
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| std::io::Error::other(format!("no status: {line:?}")))?;
         while line.trim_end() != "" {
             line.clear();
@@ -125,11 +122,7 @@ impl Stream {
             let _ = head.reader.read_to_string(&mut text);
             return Ok(Err((head.status, text)));
         }
-        Ok(Ok(Self {
-            reader: head.reader,
-            pending: String::new(),
-            all: Streamed::default(),
-        }))
+        Ok(Ok(Self { reader: head.reader, pending: String::new(), all: Streamed::default() }))
     }
 
     /// Takes the next event; false once there are none.
@@ -154,9 +147,7 @@ impl Stream {
     fn next(&mut self) -> Next {
         loop {
             if let Some((event, rest)) = self.pending.split_once("\n\n") {
-                let data = event
-                    .strip_prefix("data: ")
-                    .unwrap_or_else(|| panic!("{event:?}"));
+                let data = event.strip_prefix("data: ").unwrap_or_else(|| panic!("{event:?}"));
                 let next = match data {
                     "[DONE]" => Next::Done,
                     data => Next::Event(serde_json::from_str(data).unwrap()),
@@ -211,9 +202,7 @@ impl Streamed {
             self.usage = Some(event["usage"].clone());
         }
         let choice = &event["choices"][0];
-        let text = choice["delta"]["content"]
-            .as_str()
-            .or(choice["text"].as_str());
+        let text = choice["delta"]["content"].as_str().or(choice["text"].as_str());
         self.text.push_str(text.unwrap_or_default());
         self.ids.extend(ids(choice));
         if let Some(finish) = choice["finish_reason"].as_str() {

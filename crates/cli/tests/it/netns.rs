@@ -21,6 +21,7 @@ impl Cable {
     /// Addresses [`Cable::V4`] and link-local ones. None where this may make no namespaces, and
     /// then says past the harness's capture that `test` is skipped.
     pub fn lay(test: &str) -> Option<Self> {
+        sweep();
         let id = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let cable = Self {
             machines: ["a", "b"].map(|end| format!("baton-{id}-{end}")),
@@ -113,6 +114,17 @@ impl Drop for Cable {
     fn drop(&mut self) {
         for machine in &self.machines {
             let _ = ip(&["netns", "delete", machine]);
+        }
+    }
+}
+
+/// Deletes what tests left behind that were killed.
+fn sweep() {
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let process = name.strip_prefix("baton-").and_then(|rest| rest.split('-').next());
+        if process.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+            let _ = ip(&["netns", "delete", &name]);
         }
     }
 }

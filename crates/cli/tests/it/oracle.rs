@@ -26,17 +26,11 @@ fn greedy_replies_equal_the_recorded_ones_up_to_the_first_close_call() {
     };
     let _turn = Turn::alone();
     let recorded = recorded();
-    let server = Server::ready(
-        &model,
-        &["--world", "3", "--kv", "f32", "--context", "2048"],
-    );
+    let server = Server::ready(&model, &["--world", "3", "--kv", "f32", "--context", "2048"]);
     for (name, prompt) in recorded["prompts"].as_object().unwrap() {
         let expected: Vec<u64> = serde_json::from_value(prompt["greedy"].clone()).unwrap();
         let gaps: Vec<f64> = serde_json::from_value(prompt["top1_top2_gaps"].clone()).unwrap();
-        let sure = gaps
-            .iter()
-            .position(|&gap| gap < GAP_MIN)
-            .unwrap_or(expected.len());
+        let sure = gaps.iter().position(|&gap| gap < GAP_MIN).unwrap_or(expected.len());
         let (status, reply) = server.complete(&json!({
             "prompt": prompt["ids"], "max_tokens": expected.len(), "temperature": 0,
             "ignore_eos": true, "return_token_ids": true,
@@ -60,9 +54,6 @@ fn a_chat_with_smollm2_makes_sense() {
         "temperature": 0,
     }));
     assert_eq!(status, 200, "{reply}");
-    assert_eq!(
-        reply["choices"][0]["message"]["content"],
-        "The capital of France is Paris."
-    );
+    assert_eq!(reply["choices"][0]["message"]["content"], "The capital of France is Paris.");
     assert_eq!(reply["choices"][0]["finish_reason"], "stop");
 }

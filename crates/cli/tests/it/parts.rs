@@ -34,12 +34,7 @@ fn refusal(args: &[&str]) -> String {
 }
 
 fn ended(mut process: Baton) -> String {
-    assert_eq!(
-        process.exit(s(30)).code(),
-        Some(1),
-        "{}",
-        process.log.text()
-    );
+    assert_eq!(process.exit(s(30)).code(), Some(1), "{}", process.log.text());
     let said = process.log.to_end(s(5));
     said.lines().last().unwrap().to_owned()
 }
@@ -47,16 +42,8 @@ fn ended(mut process: Baton) -> String {
 /// The tiny checkpoint's layers `range` in a folder of their own.
 fn part(name: &str, range: &str) -> PathBuf {
     let folder = folder(&format!("part-{name}-{}", range.replace(':', "-")));
-    let file = printed(&[
-        "cut",
-        TINY.to_str().unwrap(),
-        range,
-        folder.to_str().unwrap(),
-    ]);
-    assert_eq!(
-        (file.parent(), file.file_name()),
-        (Some(&*folder), TINY.file_name())
-    );
+    let file = printed(&["cut", TINY.to_str().unwrap(), range, folder.to_str().unwrap()]);
+    assert_eq!((file.parent(), file.file_name()), (Some(&*folder), TINY.file_name()));
     folder
 }
 
@@ -65,11 +52,7 @@ fn ring(name: &str, models: [&Path; 3]) -> (Server, [Baton; 2]) {
     let ring = ByHand::new(name, models[0], LAYOUT);
     let stage = |rank: usize| {
         let model = models[rank].to_owned();
-        ByHand {
-            model,
-            ..ring.clone()
-        }
-        .stage(rank)
+        ByHand { model, ..ring.clone() }.stage(rank)
     };
     let stages = [stage(1), stage(2)];
     (ring.serve(), stages)
@@ -131,25 +114,16 @@ fn a_rank_whose_folder_lacks_its_layers_says_which_tensor_and_ends() {
     let short = part("short", "2:4");
     let stage = ByHand::new("short", &short, LAYOUT).stage(1);
     let said = ended(stage);
-    for part in [
-        "rank 1: layers 2:5",
-        "`blk.4.attn_k.weight` is not in",
-        "tiny.gguf",
-        "`baton cut`",
-    ] {
+    for part in
+        ["rank 1: layers 2:5", "`blk.4.attn_k.weight` is not in", "tiny.gguf", "`baton cut`"]
+    {
         assert!(said.contains(part), "{said}");
     }
     let said = refusal(&["serve", short.to_str().unwrap(), "--port", "0"]);
-    assert!(
-        said.contains("rank 0: layers 0:8") && said.contains("is not in"),
-        "{said}"
-    );
+    assert!(said.contains("rank 0: layers 0:8") && said.contains("is not in"), "{said}");
     std::fs::remove_file(short.join("baton.manifest.json")).unwrap();
     let said = ended(ByHand::new("short", &short, LAYOUT).stage(1));
-    assert!(
-        said.contains("no baton.manifest.json for this file"),
-        "{said}"
-    );
+    assert!(said.contains("no baton.manifest.json for this file"), "{said}");
 }
 
 #[test]
@@ -164,19 +138,9 @@ fn rank_0_takes_the_model_for_what_its_manifest_says() {
     reply(&server);
     drop((server, stages));
     // Another file came under the name since.
-    let reseeded = tiny(
-        "reseeded-manifest",
-        &Llama {
-            seed: 9,
-            ..Llama::default()
-        },
-    );
+    let reseeded = tiny("reseeded-manifest", &Llama { seed: 9, ..Llama::default() });
     std::fs::rename(reseeded, &file).unwrap();
-    refused(
-        ring("manifest", [&folder, &TINY, &TINY]),
-        0,
-        "OtherTensor: rank 0: describe.layer 0",
-    );
+    refused(ring("manifest", [&folder, &TINY, &TINY]), 0, "OtherTensor: rank 0: describe.layer 0");
 }
 
 #[test]

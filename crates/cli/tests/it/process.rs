@@ -43,10 +43,7 @@ impl Baton {
 
     /// Starts any command under the same guard.
     pub fn spawn(mut command: Command) -> Self {
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env("NO_COLOR", "1").process_group(0);
         #[cfg(target_os = "linux")]
         // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
@@ -83,11 +80,7 @@ impl Baton {
         let child = &mut self.child;
         let status = wait_for(limit, || child.try_wait().unwrap());
         status.unwrap_or_else(|| {
-            panic!(
-                "still running after {limit:?}\n{}\n{}",
-                self.log.text(),
-                self.out.text()
-            )
+            panic!("still running after {limit:?}\n{}\n{}", self.log.text(), self.out.text())
         })
     }
 
@@ -107,11 +100,7 @@ impl Baton {
     pub fn leaves_nothing(&self, limit: Duration) {
         let group = self.id();
         let empty = wait_for(limit, || members(group).is_empty().then_some(()));
-        assert!(
-            empty.is_some(),
-            "left behind after {limit:?}: {:?}",
-            members(group)
-        );
+        assert!(empty.is_some(), "left behind after {limit:?}: {:?}", members(group));
     }
 }
 
@@ -133,9 +122,7 @@ pub fn send_signal(to: i32, signal: i32) {
 /// count.
 pub fn members(group: u32) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    processes
-        .filter_map(|entry| member(&entry.path(), group))
-        .collect()
+    processes.filter_map(|entry| member(&entry.path(), group)).collect()
 }
 
 fn member(process: &std::path::Path, group: u32) -> Option<String> {
@@ -147,10 +134,7 @@ fn member(process: &std::path::Path, group: u32) -> Option<String> {
         return None;
     }
     let line = std::fs::read(process.join("cmdline")).ok()?;
-    Some(format!(
-        "{state} {}",
-        String::from_utf8_lossy(&line).replace('\0', " ")
-    ))
+    Some(format!("{state} {}", String::from_utf8_lossy(&line).replace('\0', " ")))
 }
 
 impl Lines {
@@ -187,11 +171,7 @@ impl Lines {
     /// All, once the output has ended.
     pub fn to_end(&self, limit: Duration) -> String {
         let heard = self.0.0.lock().unwrap();
-        let waited = self
-            .0
-            .1
-            .wait_timeout_while(heard, limit, |heard| !heard.ended)
-            .unwrap();
+        let waited = self.0.1.wait_timeout_while(heard, limit, |heard| !heard.ended).unwrap();
         assert!(waited.0.ended, "the output goes on after {limit:?}");
         drop(waited);
         self.text()

@@ -29,39 +29,19 @@ impl Server {
     /// As [`Server::start`], with a cache of its own.
     pub fn start_with(model: &Path, args: &[&str], cache: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-        command
-            .arg("serve")
-            .arg(model)
-            .args(["--port", "0"])
-            .args(args);
+        command.arg("serve").arg(model).args(["--port", "0"]).args(args);
         command.env("BATON_CACHE", cache);
         let process = Baton::spawn(command);
         let (_, line) = process.log.wait("on http://", READY);
-        let addr = line
-            .split("http://")
-            .nth(1)
-            .unwrap()
-            .split("/v1")
-            .next()
-            .unwrap();
-        Self {
-            addr: addr.parse().unwrap(),
-            process,
-        }
+        let addr = line.split("http://").nth(1).unwrap().split("/v1").next().unwrap();
+        Self { addr: addr.parse().unwrap(), process }
     }
 
     /// Starts it at a quiet log, which does not say where it listens.
     pub fn quiet(model: &Path, args: &[&str]) -> Self {
         let addr = free_addresses(1)[0];
         let port = addr.port().to_string();
-        let mut all = vec![
-            "--log",
-            "error",
-            "serve",
-            model.to_str().unwrap(),
-            "--port",
-            &port,
-        ];
+        let mut all = vec!["--log", "error", "serve", model.to_str().unwrap(), "--port", &port];
         all.extend(args);
         let process = Baton::start(all);
         let is_up = wait_for(READY, || http::try_call(addr, "GET", "/health", "").ok());
@@ -141,11 +121,7 @@ impl Server {
 
     /// The process of a rank that it started.
     pub fn rank(&self, rank: u32) -> i32 {
-        let line = self
-            .process
-            .log
-            .last(&format!("rank {rank}: process "))
-            .unwrap();
+        let line = self.process.log.last(&format!("rank {rank}: process ")).unwrap();
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 }
@@ -165,19 +141,13 @@ pub fn greedy(prompt: &str, max_tokens: u32) -> Value {
 /// neither finish_reason nor `[DONE]`.
 pub fn failed_by_name(all: &Streamed) -> &str {
     assert!(all.ended && !all.done && all.finish.is_none(), "{all:?}");
-    all.error
-        .as_deref()
-        .unwrap_or_else(|| panic!("no error event: {all:?}"))
+    all.error.as_deref().unwrap_or_else(|| panic!("no error event: {all:?}"))
 }
 
 /// Free loopback addresses.
 pub fn free_addresses(count: usize) -> Vec<SocketAddr> {
-    let held: Vec<_> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    held.iter()
-        .map(|listener| listener.local_addr().unwrap())
-        .collect()
+    let held: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|listener| listener.local_addr().unwrap()).collect()
 }
 
 /// What the ranks of a ring by hand are told.
@@ -210,20 +180,11 @@ impl ByHand {
     /// The arguments of a rank that say where it stands.
     pub fn place(&self, rank: usize) -> Vec<String> {
         let next = self.doors[(rank + 1) % self.doors.len()];
-        let mut args: Vec<String> = [
-            "--layout",
-            &self.layout,
-            "--listen",
-            &self.addresses[rank].to_string(),
-        ]
-        .map(String::from)
-        .into();
-        args.extend([
-            "--next".into(),
-            next.to_string(),
-            "--threads".into(),
-            "1".into(),
-        ]);
+        let mut args: Vec<String> =
+            ["--layout", &self.layout, "--listen", &self.addresses[rank].to_string()]
+                .map(String::from)
+                .into();
+        args.extend(["--next".into(), next.to_string(), "--threads".into(), "1".into()]);
         if let Some(key) = &self.key {
             args.extend(["--key".into(), key.to_str().unwrap().into()]);
         }

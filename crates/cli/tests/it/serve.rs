@@ -33,10 +33,7 @@ fn replies_of_three_ranks_are_one_ranks_replies() {
     let _turn = Turn::shared();
     let (one, three) = (of_world("1"), of_world("3"));
     for seed in 1..=3 {
-        let (a, b) = (
-            choice(one.chat(&drawn(seed))),
-            choice(three.chat(&drawn(seed))),
-        );
+        let (a, b) = (choice(one.chat(&drawn(seed))), choice(three.chat(&drawn(seed))));
         assert_eq!(a, b);
         assert_eq!(ids(&a).len(), 40);
     }
@@ -66,16 +63,9 @@ fn health_ready_and_models_say_what_is_served() {
         assert_eq!(health["status"], "ok", "{health}");
         assert_eq!(health["layout"], layout, "{health}");
         assert_eq!(health["world"].to_string(), world, "{health}");
-        assert_eq!(
-            (&health["running"], &health["kv_pages_used"]),
-            (&json!(0), &json!(0))
-        );
+        assert_eq!((&health["running"], &health["kv_pages_used"]), (&json!(0), &json!(0)));
         let (status, models) = server.get("/v1/models");
-        assert_eq!(
-            (status, &models["data"][0]["id"]),
-            (200, &json!("tiny")),
-            "{models}"
-        );
+        assert_eq!((status, &models["data"][0]["id"]), (200, &json!("tiny")), "{models}");
         assert_eq!(server.get("/v1/models/tiny").0, 200);
         assert_eq!(server.get("/v1/models/other").0, 404);
     }
@@ -89,35 +79,17 @@ fn requests_get_a_503_until_the_canary_is_back() {
     let server = ring.serve();
     let named = wait_for(s(10), || {
         let (status, ready) = server.get("/ready");
-        assert_eq!(
-            (status, &ready["status"]),
-            (503, &json!("booting")),
-            "{ready}"
-        );
-        ready["detail"]
-            .as_str()
-            .unwrap()
-            .contains("rank 1")
-            .then_some(())
+        assert_eq!((status, &ready["status"]), (503, &json!("booting")), "{ready}");
+        ready["detail"].as_str().unwrap().contains("rank 1").then_some(())
     });
     assert!(named.is_some(), "{}", server.health());
     let (status, health) = server.get("/health");
-    assert_eq!(
-        (status, &health["status"]),
-        (200, &json!("booting")),
-        "{health}"
-    );
+    assert_eq!((status, &health["status"]), (200, &json!("booting")), "{health}");
     let (status, refused) = server.chat(&drawn(1));
-    assert_eq!(
-        (status, &refused["error"]["code"]),
-        (503, &json!("ring_not_ready"))
-    );
+    assert_eq!((status, &refused["error"]["code"]), (503, &json!("ring_not_ready")));
     let _stage = ring.stage(1);
     server.wait_ready(s(20));
-    assert_eq!(
-        choice(server.chat(&drawn(1))),
-        choice(of_world("1").chat(&drawn(1)))
-    );
+    assert_eq!(choice(server.chat(&drawn(1))), choice(of_world("1").chat(&drawn(1))));
 }
 
 #[test]
@@ -129,15 +101,9 @@ fn a_streamed_reply_is_the_whole_one_in_pieces() {
         let whole = choice(server.chat(&ask));
         ask["stream_options"] = json!({"include_usage": true});
         let pieces = server.stream_chat(&ask).finish();
-        assert!(
-            pieces.done && pieces.ended && pieces.error.is_none(),
-            "{pieces:?}"
-        );
+        assert!(pieces.done && pieces.ended && pieces.error.is_none(), "{pieces:?}");
         assert_eq!(pieces.text, whole["message"]["content"].as_str().unwrap());
-        assert_eq!(
-            (&pieces.ids, pieces.finish.as_deref()),
-            (&ids(&whole), Some("length"))
-        );
+        assert_eq!((&pieces.ids, pieces.finish.as_deref()), (&ids(&whole), Some("length")));
         let usage = pieces.usage.unwrap();
         assert_eq!(usage["completion_tokens"], 40, "{usage}");
         let ask = greedy("two and two", 20);
@@ -190,10 +156,7 @@ fn a_stop_string_ends_the_reply_before_itself() {
         assert_eq!(stopped["message"]["content"].as_str().unwrap(), before);
         assert_eq!(stopped["finish_reason"], "stop");
         let pieces = server.stream_chat(&ask).finish();
-        assert_eq!(
-            (pieces.text.as_str(), pieces.finish.as_deref()),
-            (before, Some("stop"))
-        );
+        assert_eq!((pieces.text.as_str(), pieces.finish.as_deref()), (before, Some("stop")));
     }
 }
 
@@ -205,42 +168,26 @@ fn what_is_not_served_is_a_400_by_name() {
         {"type": "text", "text": "what is this?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
     ]}]});
-    let hello = |name: &str, value: Value| json!({"messages": [{"role": "user", "content": "hello"}], name: value});
+    let greeting = json!([{"role": "user", "content": "hello"}]);
+    let hello = |name: &str, value: Value| json!({"messages": greeting.clone(), name: value});
     for (body, param) in [
         (image, "messages[0].content[1]"),
         (hello("tools", json!([{"type": "function"}])), "tools"),
         (hello("n", json!(2)), "n"),
         (hello("logprobs", json!(true)), "logprobs"),
-        (
-            hello("response_format", json!({"type": "json_object"})),
-            "response_format",
-        ),
+        (hello("response_format", json!({"type": "json_object"})), "response_format"),
         (hello("temperature", json!(3)), "temperature"),
     ] {
         let (status, refused) = server.chat(&body);
-        assert_eq!(
-            (status, &refused["error"]["param"]),
-            (400, &json!(param)),
-            "{refused}"
-        );
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
     }
     let (status, refused) = server.complete(&json!({"prompt": [1, 2, 5000]}));
-    assert_eq!(
-        (status, &refused["error"]["param"]),
-        (400, &json!("prompt[2]")),
-        "{refused}"
-    );
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("prompt[2]")), "{refused}");
     let long = "x".repeat(9_000);
     let (status, refused) = server.complete(&json!({"prompt": long}));
     assert_eq!(status, 400);
-    assert_eq!(
-        refused["error"]["code"], "context_length_exceeded",
-        "{refused}"
-    );
-    assert_eq!(
-        http::call(server.addr, "POST", "/v1/chat/completions", "{").0,
-        400
-    );
+    assert_eq!(refused["error"]["code"], "context_length_exceeded", "{refused}");
+    assert_eq!(http::call(server.addr, "POST", "/v1/chat/completions", "{").0, 400);
     assert_eq!(http::get(server.addr, "/v1/other").0, 404);
     assert_eq!(http::get(server.addr, "/v1/chat/completions").0, 405);
 }
@@ -250,16 +197,7 @@ fn chat_asks_once_and_prints_the_reply() {
     let _turn = Turn::shared();
     let server = of_world("3");
     let url = format!("http://{}/v1", server.addr);
-    let ask = [
-        "chat",
-        "--url",
-        &url,
-        "--max-tokens",
-        "20",
-        "--temperature",
-        "0.8",
-        "hello",
-    ];
+    let ask = ["chat", "--url", &url, "--max-tokens", "20", "--temperature", "0.8", "hello"];
     let mut chat = crate::process::Baton::start(ask);
     chat.ends_well(s(30));
     let printed = chat.out.to_end(s(5));
@@ -268,8 +206,5 @@ fn chat_asks_once_and_prints_the_reply() {
     let mut chat = crate::process::Baton::start(["chat", "--url", &nobody, "hello"]);
     assert_eq!(chat.exit(s(30)).code(), Some(1));
     let said = chat.log.to_end(s(5));
-    assert!(
-        said.contains("no server at") && said.contains("baton serve"),
-        "{said}"
-    );
+    assert!(said.contains("no server at") && said.contains("baton serve"), "{said}");
 }

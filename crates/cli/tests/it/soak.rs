@@ -20,9 +20,7 @@ fn a_crowd_of_leaving_clients_leaves_right_bytes_and_empty_tables() {
 #[test]
 #[ignore = "takes five minutes, or BATON_SOAK_SECONDS"]
 fn five_minutes_of_leaving_clients_leave_memory_flat() {
-    let seconds = std::env::var("BATON_SOAK_SECONDS")
-        .ok()
-        .and_then(|v| v.parse().ok());
+    let seconds = std::env::var("BATON_SOAK_SECONDS").ok().and_then(|v| v.parse().ok());
     soak(s(seconds.unwrap_or(300)));
 }
 
@@ -36,20 +34,8 @@ struct Counts {
 
 fn soak(length: Duration) {
     let _turn = Turn::alone();
-    let args = [
-        "--world",
-        "3",
-        "--threads",
-        "1",
-        "--streams",
-        "8",
-        "--queue",
-        "64",
-    ];
-    let args: Vec<&str> = args
-        .into_iter()
-        .chain(["--context", "2048", "--log", "debug"])
-        .collect();
+    let args = ["--world", "3", "--threads", "1", "--streams", "8", "--queue", "64"];
+    let args: Vec<&str> = args.into_iter().chain(["--context", "2048", "--log", "debug"]).collect();
     let mut server = Server::ready(&TINY, &args);
     let right = server.sample();
     let counts = Counts::default();
@@ -81,19 +67,12 @@ fn soak(length: Duration) {
     );
     assert!(of(&counts.whole) > 0 && of(&counts.left) > 0);
     for (early, late) in early.iter().zip(&late) {
-        assert!(
-            *late < early + early / 10 + 4096,
-            "memory grew from {early} to {late} KiB"
-        );
+        assert!(*late < early + early / 10 + 4096, "memory grew from {early} to {late} KiB");
     }
     server.process.signal(libc::SIGTERM);
     server.process.ends_well(s(20));
     for rank in 0..RANKS {
-        let line = server
-            .process
-            .log
-            .last(&format!("rank {rank}: table"))
-            .unwrap();
+        let line = server.process.log.last(&format!("rank {rank}: table")).unwrap();
         assert!(line.ends_with("table []"), "{line}");
     }
 }
@@ -102,9 +81,8 @@ fn soak(length: Duration) {
 fn client(server: &Server, seed: u64, until: Instant, counts: &Counts) {
     let mut random = seed;
     let mut below = |limit: u64| {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % limit
     };
     while Instant::now() < until {
@@ -139,10 +117,7 @@ fn memory_kib(server: &Server) -> Vec<u64> {
     let pids = std::iter::once(own).chain((1..RANKS).map(|rank| server.rank(rank)));
     pids.map(|pid| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("VmRSS:"))
-            .unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     })
     .collect()

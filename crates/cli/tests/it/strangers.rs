@@ -52,9 +52,7 @@ pub fn are_dropped(strangers: Vec<TcpStream>) -> Duration {
     let since = Instant::now();
     for mut stream in strangers {
         let left = DROPPED.saturating_sub(since.elapsed());
-        stream
-            .set_read_timeout(Some(left.max(Duration::from_millis(1))))
-            .unwrap();
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1)))).unwrap();
         let mut said = Vec::new();
         match stream.read_to_end(&mut said) {
             Ok(_) => {}

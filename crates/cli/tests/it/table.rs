@@ -103,11 +103,7 @@ impl fmt::Display for Row {
         let ms = |time: Option<Duration>| {
             time.map_or("-".into(), |t| format!("{:.0} ms", t.as_secs_f64() * 1e3))
         };
-        let weights = if self.weights_kept {
-            "kept"
-        } else {
-            "LOADED AGAIN"
-        };
+        let weights = if self.weights_kept { "kept" } else { "LOADED AGAIN" };
         write!(
             f,
             "| {} | {:?} | {} | {} | {} | {} | {} of {WORLD}, weights {weights} | {} | {} |",
@@ -260,51 +256,29 @@ fn notice(
     // A client of a stopped server can't know; one of a killed server sees its connection end.
     if (fault, rank) != (Fault::Stop, 0) {
         seen = client.map(|client| {
-            client
-                .seen(patience)
-                .unwrap_or_else(|| panic!("client: {}", rig.logs()))
+            client.seen(patience).unwrap_or_else(|| panic!("client: {}", rig.logs()))
         });
         at = seen.as_ref().map_or(at, |seen| at.max(seen.at));
     }
     let mut ready = "no answer".to_owned();
     if away != Some(0) {
-        let down = wait_for(patience, || {
-            Some(rig.ready()).filter(|(status, _)| *status != 200)
-        });
+        let down = wait_for(patience, || Some(rig.ready()).filter(|(status, _)| *status != 200));
         let (status, detail) = down.unwrap_or_else(|| panic!("/ready: {}", rig.logs()));
         ready = format!("{status}: {detail}");
         // When it turned is in rank 0's log; the client's end, in the middle of a reply, is later.
     }
     let mut log = String::new();
     for other in (0..WORLD).filter(|other| Some(*other) != away) {
-        let what = if other == 0 {
-            "the ring broke"
-        } else {
-            "waiting for the ring"
-        };
-        let (when, line) = rig
-            .rank(other)
-            .log
-            .wait_after(logged[other], what, patience);
+        let what = if other == 0 { "the ring broke" } else { "waiting for the ring" };
+        let (when, line) = rig.rank(other).log.wait_after(logged[other], what, patience);
         at = at.max(when);
         if log.is_empty() {
-            let broke = rig
-                .rank(other)
-                .log
-                .wait_after(logged[other], "the ring", patience)
-                .1;
+            let broke = rig.rank(other).log.wait_after(logged[other], "the ring", patience).1;
             log = if other == 0 { line } else { broke };
         }
     }
-    let log = log
-        .split_once("WARN ")
-        .map_or(log.clone(), |(_, said)| said.to_owned());
-    Noticed {
-        client: seen.map(|seen| seen.what).unwrap_or_default(),
-        ready,
-        log,
-        at,
-    }
+    let log = log.split_once("WARN ").map_or(log.clone(), |(_, said)| said.to_owned());
+    Noticed { client: seen.map(|seen| seen.what).unwrap_or_default(), ready, log, at }
 }
 
 /// Strangers at a rank's port: nobody notices, and they are gone soon.
@@ -324,9 +298,7 @@ fn visit(rig: &mut Rig, fault: Fault, stranger: Stranger, phase: Phase, rank: us
         said = format!("{}, the right bytes", seen.what);
     }
     rig.serves_again(Instant::now(), s(1));
-    let broke: usize = (0..WORLD)
-        .map(|r| rig.rank(r).log.count_after(logged[r], "broke"))
-        .sum();
+    let broke: usize = (0..WORLD).map(|r| rig.rank(r).log.count_after(logged[r], "broke")).sum();
     assert_eq!(broke, 0, "{}", rig.logs());
     Row {
         fault,
@@ -353,11 +325,7 @@ fn table(rig: &mut Rig, cells: impl Iterator<Item = (Fault, Phase, usize)>) {
         println!("{row}");
         count += 1;
         let known = row.known.unwrap_or_default();
-        let worst = if fault.limit() == SILENT {
-            &mut silent
-        } else {
-            &mut dead
-        };
+        let worst = if fault.limit() == SILENT { &mut silent } else { &mut dead };
         *worst = known.max(*worst);
         let again = row.again.unwrap_or_default();
         ready = ready.max(again);

@@ -26,9 +26,7 @@ impl Turn {
     fn take(places: u32) -> Self {
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         while *taken + places > AT_ONCE {
-            taken = GIVEN_BACK
-                .wait(taken)
-                .unwrap_or_else(PoisonError::into_inner);
+            taken = GIVEN_BACK.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
         *taken += places;
         Self(places)
