@@ -287,8 +287,8 @@ pub struct Check {
     #[arg(default_value = DEFAULT_MODEL)]
     pub model: String,
     /// Layouts: ranges like 0:10,10:30; a number for an even world; rN for N random ones; loop for
-    /// one process whose boundary goes through the codec after every layer. Separate with semicolons
-    /// or repeat the flag.
+    /// one process whose boundary goes through the codec after every layer. Separate with
+    /// semicolons or repeat the flag.
     #[arg(long, value_name = "LAYOUT", default_values = ["1", "2", "3", "loop"], value_delimiter = ';')]
     pub layouts: Vec<String>,
     /// Compute threads of each rank.
