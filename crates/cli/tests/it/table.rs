@@ -366,6 +366,7 @@ fn faults_show_where_and_when_they_must() {
         (Fault::Stranger(Stranger::Http), Phase::Decode, 0),
         (Fault::Stranger(Stranger::Tls), Phase::Decode, 1),
         (Fault::Stranger(Stranger::Noise), Phase::Decode, 2),
+        (Fault::Stranger(Stranger::Silent), Phase::Idle, 1),
         (Fault::Crowd, Phase::Decode, 1),
     ];
     table(&mut Rig::start("table"), cells.into_iter());
