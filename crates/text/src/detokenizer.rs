@@ -15,18 +15,13 @@ pub struct Detokenizer {
 
 impl std::fmt::Debug for Detokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Detokenizer")
-            .field("held", &self.held)
-            .finish_non_exhaustive()
+        f.debug_struct("Detokenizer").field("held", &self.held).finish_non_exhaustive()
     }
 }
 
 impl Detokenizer {
     pub(crate) fn new(tokens: Arc<Tokens>) -> Self {
-        Self {
-            tokens,
-            held: Vec::new(),
-        }
+        Self { tokens, held: Vec::new() }
     }
 
     /// Adds a token and gives the text that is certain now, maybe empty.

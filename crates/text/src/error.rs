@@ -65,6 +65,14 @@ pub enum TextError {
         /// Its words.
         reason: String,
     },
+    /// The chat template is too long.
+    #[error("the checkpoint's chat template has {found} bytes, more than the limit of {limit}")]
+    TemplateBytes {
+        /// Its bytes.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// The chat template does not compile.
     #[error("the checkpoint's chat template does not compile: {reason}")]
     TemplateSyntax {

@@ -21,23 +21,17 @@ impl Style {
     /// Python's defaults for this indent.
     pub(crate) fn new(indent: Option<usize>) -> Self {
         let item = if indent.is_some() { "," } else { ", " };
-        Self {
-            item: item.to_owned(),
-            key: ": ".to_owned(),
-            indent,
-            sort_keys: false,
-            ascii: false,
-        }
+        Self { item: item.to_owned(), key: ": ".to_owned(), indent, sort_keys: false, ascii: false }
     }
 
-    /// The text of `value`.
-    pub(crate) fn write(&self, value: &Value) -> String {
-        let mut out = String::new();
+    /// The text of `value`; `None` where it has more than about `bytes_max` bytes.
+    pub(crate) fn write(&self, value: &Value, bytes_max: usize) -> Option<String> {
+        let mut out = Out { text: String::new(), bytes_max };
         self.value(&mut out, value, 0);
-        out
+        (out.text.len() <= bytes_max).then_some(out.text)
     }
 
-    fn value(&self, out: &mut String, value: &Value, level: usize) {
+    fn value(&self, out: &mut Out, value: &Value, level: usize) {
         match value {
             Value::Null => out.push_str("null"),
             Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
@@ -67,12 +61,12 @@ impl Style {
 
     fn list<T>(
         &self,
-        out: &mut String,
+        out: &mut Out,
         open: char,
         close: char,
         items: &[T],
         level: usize,
-        mut write: impl FnMut(&mut String, &T),
+        mut write: impl FnMut(&mut Out, &T),
     ) {
         out.push(open);
         for (index, item) in items.iter().enumerate() {
@@ -88,14 +82,14 @@ impl Style {
         out.push(close);
     }
 
-    fn line(&self, out: &mut String, level: usize) {
+    fn line(&self, out: &mut Out, level: usize) {
         if let Some(indent) = self.indent {
             out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent * level));
+            out.push_str(&" ".repeat(indent * level));
         }
     }
 
-    fn string(&self, out: &mut String, text: &str) {
+    fn string(&self, out: &mut Out, text: &str) {
         out.push('"');
         for c in text.chars() {
             match c {
@@ -118,6 +112,24 @@ impl Style {
     }
 }
 
+/// Text up to a limit, and a little more; what comes after that is dropped.
+struct Out {
+    text: String,
+    bytes_max: usize,
+}
+
+impl Out {
+    fn push_str(&mut self, piece: &str) {
+        if self.text.len() <= self.bytes_max {
+            self.text.push_str(piece);
+        }
+    }
+
+    fn push(&mut self, c: char) {
+        self.push_str(c.encode_utf8(&mut [0; 4]));
+    }
+}
+
 /// A float as Python's `repr`: the shortest digits, an exponent below 1e-4 and from 1e16 on.
 fn float(x: f64) -> String {
     let shortest = format!("{x:e}");
@@ -130,11 +142,7 @@ fn float(x: f64) -> String {
         }
         _ => {
             let plain = x.to_string();
-            if plain.contains('.') {
-                plain
-            } else {
-                plain + ".0"
-            }
+            if plain.contains('.') { plain } else { plain + ".0" }
         }
     }
 }
@@ -150,17 +158,24 @@ mod tests {
         let value = json!({"b": [1, 2.0, 1e20, 1.5e-7, -0.0, null, true], "a": {"k": "<é\"\n\u{1}>"},
             "e": [], "o": {}});
         assert_eq!(
-            Style::new(None).write(&value),
+            Style::new(None).write(&value, 999).unwrap_or_default(),
             r#"{"b": [1, 2.0, 1e+20, 1.5e-07, -0.0, null, true], "a": {"k": "<é\"\n\u0001>"}, "e": [], "o": {}}"#
         );
-        let sorted = Style {
-            sort_keys: true,
-            ascii: true,
-            ..Style::new(Some(2))
-        };
+        let sorted = Style { sort_keys: true, ascii: true, ..Style::new(Some(2)) };
         assert_eq!(
-            sorted.write(&json!({"b": [1, {}], "a": "🙂\u{7f}"})),
+            sorted.write(&json!({"b": [1, {}], "a": "🙂\u{7f}"}), 999).unwrap_or_default(),
             "{\n  \"a\": \"\\ud83d\\ude42\\u007f\",\n  \"b\": [\n    1,\n    {}\n  ]\n}"
         );
+    }
+
+    #[test]
+    fn a_text_past_the_limit_is_none() {
+        let style = Style::new(Some(2));
+        let value = json!([["a", "b"], ["c"]]);
+        let whole = style.write(&value, usize::MAX).unwrap_or_default();
+        assert_eq!(style.write(&value, whole.len()), Some(whole.clone()));
+        for bytes_max in 0..whole.len() {
+            assert_eq!(style.write(&value, bytes_max), None);
+        }
     }
 }

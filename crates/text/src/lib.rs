@@ -8,6 +8,7 @@ mod detokenizer;
 mod error;
 mod json;
 mod messages;
+mod plain;
 mod pretokenizer;
 mod special;
 pub mod stop;
@@ -39,9 +40,7 @@ pub struct Text {
 
 impl std::fmt::Debug for Text {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Text")
-            .field("vocab", &self.vocab())
-            .finish_non_exhaustive()
+        f.debug_struct("Text").field("vocab", &self.vocab()).finish_non_exhaustive()
     }
 }
 
@@ -87,15 +86,7 @@ impl Text {
         }));
         let stop_tokens = parts.stop_tokens();
         let bos = parts.bos.filter(|_| parts.add_bos);
-        Ok(Self {
-            tokens,
-            bpe,
-            specials,
-            template,
-            bos,
-            stop_tokens,
-            notes,
-        })
+        Ok(Self { tokens, bpe, specials, template, bos, stop_tokens, notes })
     }
 
     /// What was assumed where the checkpoint did not say, for the log.
@@ -132,12 +123,10 @@ impl Text {
             match part {
                 special::Part::Token(id) => ids.push(id),
                 special::Part::Text(text) => {
-                    let encoding =
-                        self.bpe
-                            .encode_fast(text, false)
-                            .map_err(|error| TextError::Encode {
-                                reason: error.to_string(),
-                            })?;
+                    let encoding = self
+                        .bpe
+                        .encode_fast(text, false)
+                        .map_err(|error| TextError::Encode { reason: error.to_string() })?;
                     ids.extend(encoding.get_ids());
                 }
             }
@@ -158,8 +147,7 @@ impl Text {
         add_generation_prompt: bool,
         extra: &Map<String, Value>,
     ) -> Result<String, TextError> {
-        self.template
-            .render(messages::normalise(messages)?, add_generation_prompt, extra)
+        self.template.render(messages::normalise(messages)?, add_generation_prompt, extra)
     }
 
     /// A detokenizer for one reply.

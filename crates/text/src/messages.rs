@@ -6,10 +6,7 @@ use crate::TextError;
 
 /// Replaces `content: null` by an empty text and a list of text parts by their concatenation.
 pub(crate) fn normalise(messages: &[Value]) -> Result<Value, TextError> {
-    let messages = messages
-        .iter()
-        .enumerate()
-        .map(|(index, message)| one(index, message));
+    let messages = messages.iter().enumerate().map(|(index, message)| one(index, message));
     Ok(Value::Array(messages.collect::<Result<_, _>>()?))
 }
 
@@ -19,10 +16,7 @@ fn one(index: usize, message: &Value) -> Result<Value, TextError> {
         expected,
         found: kind(found).to_owned(),
     };
-    let mut message = message
-        .as_object()
-        .ok_or_else(|| wrong("an object", message))?
-        .clone();
+    let mut message = message.as_object().ok_or_else(|| wrong("an object", message))?.clone();
     if let Some(content) = message.get_mut("content") {
         let text = match &*content {
             Value::Null => String::new(),
@@ -46,11 +40,7 @@ fn join(index: usize, parts: &[Value]) -> Result<String, TextError> {
                     Some(found) => found,
                     None => "none",
                 };
-                return Err(TextError::ContentPart {
-                    index,
-                    part,
-                    found: found.to_owned(),
-                });
+                return Err(TextError::ContentPart { index, part, found: found.to_owned() });
             }
         }
     }
@@ -92,16 +82,11 @@ mod tests {
     fn a_part_that_is_no_text_is_named_by_type_and_place() {
         let refuse = |content: Value| {
             let ok = json!({"role": "user", "content": "x"});
-            normalise(&[ok, json!({"role": "user", "content": content})])
-                .unwrap_err()
-                .to_string()
+            normalise(&[ok, json!({"role": "user", "content": content})]).unwrap_err().to_string()
         };
         let image = json!([{"type": "text", "text": "a"}, {"type": "image_url"}]);
         let said = refuse(image);
-        assert!(
-            said.contains("messages[1].content[1]") && said.contains("`image_url`"),
-            "{said}"
-        );
+        assert!(said.contains("messages[1].content[1]") && said.contains("`image_url`"), "{said}");
         assert!(refuse(json!([{"type": "text"}])).contains("without a `text` string"));
         assert!(refuse(json!([3])).contains("`none`"));
         assert!(refuse(json!(3)).contains("found a number"));

@@ -47,11 +47,7 @@ fn recipe(pre: &str) -> Option<Recipe> {
         "gpt-2" | "default" => (&[GPT2], false, false),
         _ => return None,
     };
-    Some(Recipe {
-        splits,
-        nfc,
-        whole_words,
-    })
+    Some(Recipe { splits, nfc, whole_words })
 }
 
 /// Builds the tokenizer; special tokens are not part of it.
@@ -64,9 +60,7 @@ pub(crate) fn build(parts: &Parts, notes: &mut Vec<String>) -> Result<Tokenizer,
         found: pre.to_owned(),
         expected: NAMES.join(", "),
     })?;
-    let failed = |error: tokenizers::Error| TextError::Build {
-        reason: error.to_string(),
-    };
+    let failed = |error: tokenizers::Error| TextError::Build { reason: error.to_string() };
     let mut tokenizer = Tokenizer::new(bpe(parts, recipe.whole_words)?);
     if recipe.nfc {
         tokenizer.with_normalizer(Some(NFC)).map_err(failed)?;
@@ -93,37 +87,22 @@ fn bpe(parts: &Parts, whole_words: bool) -> Result<BPE, TextError> {
     }
     let mut merges = Vec::with_capacity(parts.merges.len());
     for (index, merge) in parts.merges.iter().enumerate() {
-        let refuse = || TextError::Merge {
-            index,
-            merge: merge.clone(),
-        };
+        let refuse = || TextError::Merge { index, merge: merge.clone() };
         // The first space parts the halves: no half starts with one, the byte alphabet has none.
         let (left, right) = merge.split_once(' ').ok_or_else(refuse)?;
         let join = format!("{left}{right}");
-        if ![left, right, &join]
-            .iter()
-            .all(|half| ids.contains_key(half))
-        {
+        if ![left, right, &join].iter().all(|half| ids.contains_key(half)) {
             return Err(refuse());
         }
         merges.push((left.to_owned(), right.to_owned()));
     }
-    let vocab: Vec<(String, u32)> = ids
-        .into_iter()
-        .map(|(token, id)| (token.to_owned(), id))
-        .collect();
+    let vocab: Vec<(String, u32)> =
+        ids.into_iter().map(|(token, id)| (token.to_owned(), id)).collect();
     BPE::builder()
-        .vocab_and_merges(
-            vocab
-                .into_iter()
-                .collect::<tokenizers::models::bpe::Vocab>(),
-            merges,
-        )
+        .vocab_and_merges(vocab.into_iter().collect::<tokenizers::models::bpe::Vocab>(), merges)
         .ignore_merges(whole_words)
         .build()
-        .map_err(|error| TextError::Build {
-            reason: error.to_string(),
-        })
+        .map_err(|error| TextError::Build { reason: error.to_string() })
 }
 
 #[cfg(test)]
@@ -135,15 +114,9 @@ mod tests {
 
     fn words(pre: &str, text: &str) -> Vec<String> {
         let mut cut = PreTokenizedString::from(text);
-        sequence(recipe(pre).unwrap().splits)
-            .unwrap()
-            .pre_tokenize(&mut cut)
-            .unwrap();
+        sequence(recipe(pre).unwrap().splits).unwrap().pre_tokenize(&mut cut).unwrap();
         let splits = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
-        splits
-            .iter()
-            .map(|(_, (from, to), _)| text[*from..*to].to_owned())
-            .collect()
+        splits.iter().map(|(_, (from, to), _)| text[*from..*to].to_owned()).collect()
     }
 
     #[test]

@@ -87,24 +87,13 @@ mod tests {
     #[test]
     fn the_leftmost_then_longest_token_is_taken() {
         let specials = Specials::new(
-            [
-                ("<a>", 1, true),
-                ("<a>>", 2, true),
-                ("b", 3, false),
-                ("", 4, true),
-            ]
-            .into_iter(),
+            [("<a>", 1, true), ("<a>>", 2, true), ("b", 3, false), ("", 4, true)].into_iter(),
         );
         let cut = |text, control| specials.split(text, control);
         assert_eq!(cut("<a>>x", true), [Part::Token(2), Part::Text("x")]);
         assert_eq!(
             cut("é<a>b<a", true),
-            [
-                Part::Text("é"),
-                Part::Token(1),
-                Part::Token(3),
-                Part::Text("<a")
-            ]
+            [Part::Text("é"), Part::Token(1), Part::Token(3), Part::Text("<a")]
         );
         assert_eq!(cut("<a>b", false), [Part::Text("<a>"), Part::Token(3)]);
         assert_eq!(cut("", true), []);

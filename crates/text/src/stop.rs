@@ -23,44 +23,27 @@ impl StopStrings {
     /// Looks for any of `stops`; empty ones are left out.
     pub fn new(stops: Vec<String>) -> Self {
         let stops = stops.into_iter().filter(|stop| !stop.is_empty()).collect();
-        Self {
-            stops,
-            held: String::new(),
-            hit: false,
-        }
+        Self { stops, held: String::new(), hit: false }
     }
 
     /// Adds a piece of text. After a hit nothing more is shown.
     pub fn push(&mut self, piece: &str) -> Piece {
         if self.hit {
-            return Piece {
-                text: String::new(),
-                hit: true,
-            };
+            return Piece { text: String::new(), hit: true };
         }
         self.held.push_str(piece);
         let found = self
             .stops
             .iter()
-            .filter_map(|stop| {
-                self.held
-                    .find(stop)
-                    .map(|start| (start + stop.len(), start))
-            })
+            .filter_map(|stop| self.held.find(stop).map(|start| (start + stop.len(), start)))
             .min();
         if let Some((_, start)) = found {
             self.hit = true;
             self.held.truncate(start);
-            return Piece {
-                text: std::mem::take(&mut self.held),
-                hit: true,
-            };
+            return Piece { text: std::mem::take(&mut self.held), hit: true };
         }
         let tail = self.held.split_off(self.held.len() - self.open());
-        Piece {
-            text: std::mem::replace(&mut self.held, tail),
-            hit: false,
-        }
+        Piece { text: std::mem::replace(&mut self.held, tail), hit: false }
     }
 
     /// Bytes at the end of the held text that may begin a stop string.
@@ -68,9 +51,7 @@ impl StopStrings {
         let held = self.held.as_bytes();
         let begins = |stop: &String| {
             let stop = stop.as_bytes();
-            (1..stop.len())
-                .rev()
-                .find(|&length| held.ends_with(&stop[..length]))
+            (1..stop.len()).rev().find(|&length| held.ends_with(&stop[..length]))
         };
         self.stops.iter().filter_map(begins).max().unwrap_or(0)
     }

@@ -52,25 +52,17 @@ impl Parts {
         match metadata.str(key)? {
             Some("gpt2") => {}
             Some(found) => {
-                return Err(TextError::UnsupportedModel {
-                    found: found.to_owned(),
-                });
+                return Err(TextError::UnsupportedModel { found: found.to_owned() });
             }
             None => return Err(TextError::MissingKey { key }),
         }
         let strings = |key| -> Result<Vec<String>, TextError> {
-            Ok(metadata
-                .strings(key)?
-                .ok_or(TextError::MissingKey { key })?
-                .to_vec())
+            Ok(metadata.strings(key)?.ok_or(TextError::MissingKey { key })?.to_vec())
         };
         let tokens = strings("tokenizer.ggml.tokens")?;
         let types = match metadata.i32s("tokenizer.ggml.token_type")? {
             Some(types) if types.len() != tokens.len() => {
-                return Err(TextError::TypeCount {
-                    expected: tokens.len(),
-                    found: types.len(),
-                });
+                return Err(TextError::TypeCount { expected: tokens.len(), found: types.len() });
             }
             Some(types) => types.into_iter().map(Kind::from_number).collect(),
             None => vec![Kind::Normal; tokens.len()],
@@ -137,8 +129,7 @@ impl Parts {
 
     /// The text of token `id`, empty where there is none.
     pub(crate) fn text(&self, id: Option<u32>) -> &str {
-        id.and_then(|id| self.tokens.get(id as usize))
-            .map_or("", String::as_str)
+        id.and_then(|id| self.tokens.get(id as usize)).map_or("", String::as_str)
     }
 }
 
@@ -155,11 +146,7 @@ impl Tokens {
         for byte in 0..=255u8 {
             byte_of.insert(byte_char(byte), byte);
         }
-        let mut out = Self {
-            bytes: Vec::new(),
-            ends: Vec::new(),
-            control: Vec::new(),
-        };
+        let mut out = Self { bytes: Vec::new(), ends: Vec::new(), control: Vec::new() };
         for (token, kind) in tokens.iter().zip(types) {
             let single = (*kind == Kind::Byte).then(|| single_byte(token)).flatten();
             let mapped: Option<Vec<u8>> = token.chars().map(|c| byte_of.get(&c).copied()).collect();

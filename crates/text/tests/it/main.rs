@@ -26,10 +26,5 @@ fn metadata(fill: impl FnOnce(&mut Writer)) -> Metadata {
 }
 
 fn ids(value: &Value) -> Vec<u32> {
-    value
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|id| id.as_u64().unwrap() as u32)
-        .collect()
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }

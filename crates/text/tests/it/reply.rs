@@ -21,19 +21,13 @@ fn bytes(text: &str) -> Vec<u32> {
 #[test]
 fn a_character_appears_with_its_last_byte() {
     let text = Text::byte_level();
-    assert_eq!(
-        stream(&text, &bytes("aé🙂b")),
-        ["a", "", "é", "", "", "", "🙂", "b", ""]
-    );
+    assert_eq!(stream(&text, &bytes("aé🙂b")), ["a", "", "é", "", "", "", "🙂", "b", ""]);
 }
 
 #[test]
 fn control_tokens_are_left_out_even_inside_a_character() {
     let text = Text::byte_level();
-    assert_eq!(
-        stream(&text, &[256, 0xc3, 257, 0xa9, 999]),
-        ["", "", "", "é", "", ""]
-    );
+    assert_eq!(stream(&text, &[256, 0xc3, 257, 0xa9, 999]), ["", "", "", "é", "", ""]);
 }
 
 #[test]
@@ -42,28 +36,19 @@ fn bytes_that_can_be_no_character_are_replaced_once_that_is_certain() {
     assert_eq!(stream(&text, &[0xff, 97]), ["\u{fffd}", "a", ""]);
     assert_eq!(stream(&text, &[0xf0, 0x9f, 97]), ["", "", "\u{fffd}a", ""]);
     assert_eq!(stream(&text, &[0xf0, 0x9f]), ["", "", "\u{fffd}"]);
-    assert_eq!(
-        stream(&text, &[0xc3, 0xc3, 0xa9]),
-        ["", "\u{fffd}", "é", ""]
-    );
+    assert_eq!(stream(&text, &[0xc3, 0xc3, 0xa9]), ["", "\u{fffd}", "é", ""]);
 }
 
 #[test]
 fn byte_tokens_stand_for_their_byte_and_odd_tokens_for_themselves() {
     let text = Text::from_metadata(&crate::metadata(|w| {
         w.string("tokenizer.ggml.model", "gpt2")
-            .strings(
-                "tokenizer.ggml.tokens",
-                &["<0xC3>", "<0xA9>", "日\u{120}", "\u{120}a"],
-            )
+            .strings("tokenizer.ggml.tokens", &["<0xC3>", "<0xA9>", "日\u{120}", "\u{120}a"])
             .i32s("tokenizer.ggml.token_type", &[6, 6, 4, 1])
             .strings::<&str>("tokenizer.ggml.merges", &[]);
     }))
     .unwrap();
-    assert_eq!(
-        stream(&text, &[0, 1, 2, 3]),
-        ["", "é", "日\u{120}", " a", ""]
-    );
+    assert_eq!(stream(&text, &[0, 1, 2, 3]), ["", "é", "日\u{120}", " a", ""]);
 }
 
 proptest! {
@@ -82,10 +67,7 @@ proptest! {
 }
 
 fn piece(text: &str, hit: bool) -> Piece {
-    Piece {
-        text: text.to_owned(),
-        hit,
-    }
+    Piece { text: text.to_owned(), hit }
 }
 
 fn stops(stops: &[&str]) -> StopStrings {
@@ -129,9 +111,7 @@ fn the_stop_string_that_is_complete_first_counts_and_the_longest_of_equals() {
 /// The text before the stop string that is complete first, by trying every end.
 fn before_stop(text: &str, stops: &[String]) -> (String, bool) {
     for end in 0..=text.len() {
-        let starts = stops
-            .iter()
-            .filter(|stop| text.as_bytes()[..end].ends_with(stop.as_bytes()));
+        let starts = stops.iter().filter(|stop| text.as_bytes()[..end].ends_with(stop.as_bytes()));
         if let Some(longest) = starts.map(String::len).max() {
             return (text[..end - longest].to_owned(), true);
         }

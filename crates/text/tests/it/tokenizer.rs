@@ -42,10 +42,8 @@ fn nothing(writer: &mut Writer) -> &mut Writer {
 /// The tokens of `input` as texts, parted by `|`.
 fn cut(text: &Text, input: &str) -> String {
     let ids = text.encode_plain(input).unwrap();
-    let parts: Vec<_> = ids
-        .iter()
-        .map(|id| String::from_utf8_lossy(text.token_bytes(*id)))
-        .collect();
+    let parts: Vec<_> =
+        ids.iter().map(|id| String::from_utf8_lossy(text.token_bytes(*id))).collect();
     parts.join("|")
 }
 
@@ -53,17 +51,9 @@ fn cut(text: &Text, input: &str) -> String {
 fn the_qwen35_cases_come_out_as_the_reference_has_them() {
     let golden = golden("qwen35-tokenizer/tokenizer.json");
     let strings = |key: &str| -> Vec<String> {
-        golden[key]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|s| s.as_str().unwrap().to_owned())
-            .collect()
+        golden[key].as_array().unwrap().iter().map(|s| s.as_str().unwrap().to_owned()).collect()
     };
-    let types: Vec<i32> = ids(&golden["types"])
-        .into_iter()
-        .map(|kind| kind as i32)
-        .collect();
+    let types: Vec<i32> = ids(&golden["types"]).into_iter().map(|kind| kind as i32).collect();
     let text = Text::from_metadata(&metadata(|writer| {
         writer
             .string("tokenizer.ggml.model", "gpt2")
@@ -76,15 +66,8 @@ fn the_qwen35_cases_come_out_as_the_reference_has_them() {
     for case in golden["cases"].as_array().unwrap() {
         let found = text.encode(case["text"].as_str().unwrap()).unwrap();
         assert_eq!(found, ids(&case["ids"]), "{}", case["text"]);
-        let bytes: Vec<u8> = found
-            .iter()
-            .flat_map(|&id| text.token_bytes(id))
-            .copied()
-            .collect();
-        assert_eq!(
-            String::from_utf8(bytes).unwrap(),
-            case["decoded"].as_str().unwrap()
-        );
+        let bytes: Vec<u8> = found.iter().flat_map(|&id| text.token_bytes(id)).copied().collect();
+        assert_eq!(String::from_utf8(bytes).unwrap(), case["decoded"].as_str().unwrap());
     }
 }
 
@@ -100,24 +83,15 @@ fn marks_join_letters_in_qwen35_alone_and_both_normalise() {
         assert_eq!(text.encode("e\u{301}").unwrap(), text.encode("é").unwrap());
     }
     let plain = small("gpt-2", &[], nothing).unwrap();
-    assert_ne!(
-        plain.encode("e\u{301}").unwrap(),
-        plain.encode("é").unwrap()
-    );
+    assert_ne!(plain.encode("e\u{301}").unwrap(), plain.encode("é").unwrap());
 }
 
 #[test]
 fn a_llama_bpe_word_that_is_a_token_is_taken_whole() {
     // `abc` is a token that the merges never reach.
     let merges = ["b c", "a b", "ab c"];
-    assert_eq!(
-        cut(&small("gpt-2", &merges, nothing).unwrap(), "abc"),
-        "a|bc"
-    );
-    assert_eq!(
-        cut(&small("llama-bpe", &merges, nothing).unwrap(), "abc"),
-        "abc"
-    );
+    assert_eq!(cut(&small("gpt-2", &merges, nothing).unwrap(), "abc"), "a|bc");
+    assert_eq!(cut(&small("llama-bpe", &merges, nothing).unwrap(), "abc"), "abc");
 }
 
 #[test]
@@ -141,17 +115,8 @@ fn bos_is_added_once_where_the_checkpoint_asks_for_it() {
     assert_eq!(text.encode("<s>a").unwrap(), [256, 97]);
     assert_eq!(text.encode("").unwrap(), [256]);
     assert_eq!(text.encode_plain("a").unwrap(), [97]);
-    assert_eq!(
-        small("gpt-2", &[], nothing).unwrap().encode("a").unwrap(),
-        [97]
-    );
-    assert_eq!(
-        small("llama-bpe", &[], nothing)
-            .unwrap()
-            .encode("a")
-            .unwrap(),
-        [256, 97]
-    );
+    assert_eq!(small("gpt-2", &[], nothing).unwrap().encode("a").unwrap(), [97]);
+    assert_eq!(small("llama-bpe", &[], nothing).unwrap().encode("a").unwrap(), [256, 97]);
 }
 
 #[test]
@@ -160,10 +125,7 @@ fn replies_end_at_eos_at_eot_and_at_known_turn_ends() {
     assert_eq!(text.unwrap().stop_tokens(), [5, 257]);
     let turn_end = Text::from_metadata(&metadata(|w| {
         w.string("tokenizer.ggml.model", "gpt2")
-            .strings(
-                "tokenizer.ggml.tokens",
-                &["a", "<|im_end|>", "<|eot_id|>", "<|eot_id|>"],
-            )
+            .strings("tokenizer.ggml.tokens", &["a", "<|im_end|>", "<|eot_id|>", "<|eot_id|>"])
             .i32s("tokenizer.ggml.token_type", &[1, 3, 1, 4])
             .strings::<&str>("tokenizer.ggml.merges", &[])
             .u32("tokenizer.ggml.eos_token_id", 0);
@@ -181,14 +143,8 @@ fn what_is_not_supported_or_contradicts_itself_is_refused_by_name() {
             assert!(said.contains(part), "`{part}` is not in: {said}");
         }
     }
-    says(
-        small("tekken", &[], nothing),
-        &["pre-tokenizer `tekken`", "smollm, qwen2, qwen35"],
-    );
-    says(
-        small("gpt-2", &["a b", "ab zz"], nothing),
-        &["merge 1 (`ab zz`)"],
-    );
+    says(small("tekken", &[], nothing), &["pre-tokenizer `tekken`", "smollm, qwen2, qwen35"]);
+    says(small("gpt-2", &["a b", "ab zz"], nothing), &["merge 1 (`ab zz`)"]);
     says(
         small("gpt-2", &[], |w| w.u32("tokenizer.ggml.eot_token_id", 259)),
         &["`tokenizer.ggml.eot_token_id`", "below 259, found 259"],
@@ -199,10 +155,7 @@ fn what_is_not_supported_or_contradicts_itself_is_refused_by_name() {
         })),
         &["tokenizer model `llama`", "`gpt2`"],
     );
-    says(
-        Text::from_metadata(&metadata(|_| ())),
-        &["`tokenizer.ggml.model` is missing"],
-    );
+    says(Text::from_metadata(&metadata(|_| ())), &["`tokenizer.ggml.model` is missing"]);
     says(
         Text::from_metadata(&metadata(|w| {
             w.string("tokenizer.ggml.model", "gpt2")
@@ -220,43 +173,23 @@ fn a_merge_whose_join_is_no_token_is_refused_and_does_not_overrun() {
             .strings("tokenizer.ggml.tokens", &["ab", "cd"])
             .strings("tokenizer.ggml.merges", &["ab cd"]);
     }));
-    assert!(
-        result
-            .unwrap_err()
-            .to_string()
-            .contains("merge 0 (`ab cd`)")
-    );
+    assert!(result.unwrap_err().to_string().contains("merge 0 (`ab cd`)"));
 }
 
 #[test]
 fn the_byte_level_tokenizer_is_the_one_of_synthetic_checkpoints() {
-    let spec = synthetic::Llama {
-        vocab: 258,
-        ..synthetic::Llama::default()
-    };
+    let spec = synthetic::Llama { vocab: 258, ..synthetic::Llama::default() };
     let file = synthetic::llama_writer(&spec).finish();
     let from_file = Text::from_metadata(&Header::parse(&file).unwrap().metadata).unwrap();
     let built_in = Text::byte_level();
     assert_eq!((from_file.vocab(), built_in.vocab()), (258, 258));
-    assert_eq!(
-        (from_file.stop_tokens(), built_in.stop_tokens()),
-        (&[257][..], &[257][..])
-    );
+    assert_eq!((from_file.stop_tokens(), built_in.stop_tokens()), (&[257][..], &[257][..]));
     let messages = [json!({"role": "user", "content": "héllo\n"})];
     let prompt = built_in.render(&messages, true, &Map::new()).unwrap();
-    assert_eq!(
-        prompt,
-        "<|im_start|>user\nhéllo\n<|im_end|>\n<|im_start|>assistant\n"
-    );
-    assert_eq!(
-        from_file.render(&messages, true, &Map::new()).unwrap(),
-        prompt
-    );
+    assert_eq!(prompt, "<|im_start|>user\nhéllo\n<|im_end|>\n<|im_start|>assistant\n");
+    assert_eq!(from_file.render(&messages, true, &Map::new()).unwrap(), prompt);
     let ids = built_in.encode(&prompt).unwrap();
-    assert_eq!(
-        (ids[0], ids[1], ids.len()),
-        (256, u32::from(b'u'), 1 + 12 + 1 + 2 + 9 + 1)
-    );
+    assert_eq!((ids[0], ids[1], ids.len()), (256, u32::from(b'u'), 1 + 12 + 1 + 2 + 9 + 1));
     assert_eq!(from_file.encode(&prompt).unwrap(), ids);
     assert!(built_in.notes().is_empty() && from_file.notes().is_empty());
     assert_eq!(
