@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::http::ids;
+use crate::model::{LAYERS, TINY};
 use crate::process::s;
 use crate::proxy::Way;
 use crate::rig::{Rig, WORLD};
+use crate::ring::{ByHand, Server};
 use crate::turn::Turn;
 
 const PROMPT: &str = "the password of the harbour master is swordfish and nobody else knows it";
@@ -116,4 +118,22 @@ fn a_ring_that_waits_costs_nothing() {
         rig.start_rank(missing);
         rig.serves_again(Instant::now(), s(20));
     }
+}
+
+#[test]
+fn ranks_meet_over_ipv6() {
+    let _turn = Turn::shared();
+    let mut ring = ByHand::new("ipv6", &TINY, &format!("0:4,4:{LAYERS}"));
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), b"skipped: IPv6: no [::1]\n");
+        return;
+    }
+    for address in ring.addresses.iter_mut().chain(&mut ring.doors) {
+        address.set_ip(std::net::Ipv6Addr::LOCALHOST.into());
+    }
+    let right = Server::ready(&TINY, &[]).sample();
+    let _stage = ring.stage(1);
+    let server = ring.serve();
+    server.wait_ready(s(30));
+    assert_eq!(server.sample(), right);
 }
