@@ -162,7 +162,7 @@ impl Ring {
         ring
     }
 
-    fn ask(&self, requests: Vec<Request>) -> Vec<Result<(Vec<u32>, [u8; 32]), Failure>> {
+    fn ask(&self, requests: Vec<Request>) -> Vec<Result<Ended, Failure>> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut running = Vec::new();
@@ -186,7 +186,10 @@ impl Ring {
     }
 }
 
-async fn end_of(reply: &mut head::Reply) -> Result<(Vec<u32>, [u8; 32]), Failure> {
+/// A reply's tokens, and the hash of its logits.
+type Ended = (Vec<u32>, [u8; 32]);
+
+async fn end_of(reply: &mut head::Reply) -> Result<Ended, Failure> {
     let mut tokens = Vec::new();
     while let Some(event) = reply.next().await {
         match event {
@@ -214,7 +217,7 @@ fn requests() -> Vec<Request> {
     vec![request(150, 1, 0.0), request(3, 2, 1.0), request(64, 3, 0.7), request(1, 4, 0.0)]
 }
 
-fn outcome(text: &str, chunk: u32, twist: &Twist) -> Vec<(Vec<u32>, [u8; 32])> {
+fn outcome(text: &str, chunk: u32, twist: &Twist) -> Vec<Ended> {
     let ring = Ring::ready(text, chunk, twist);
     let outcomes = ring.ask(requests()).into_iter().map(Result::unwrap).collect();
     ring.stop();
