@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use weights::synthetic;
 
 use crate::http::ids;
 use crate::model::{LAYERS, TINY};
@@ -136,4 +137,54 @@ fn ranks_meet_over_ipv6() {
     let server = ring.serve();
     server.wait_ready(s(30));
     assert_eq!(server.sample(), right);
+}
+
+/// Bytes over every hop of the ring so far.
+fn carried(rig: &Rig) -> Vec<usize> {
+    rig.doors.iter().map(|door| door.tape(Way::Onward).len()).collect()
+}
+
+/// What a request of so many prompt and reply tokens carries over each hop.
+fn cost(rig: &Rig, prompt: usize, reply: u32) -> Vec<usize> {
+    let before = carried(rig);
+    let body = json!({"prompt": vec![7; prompt], "max_tokens": reply, "temperature": 0,
+        "ignore_eos": true});
+    assert_eq!(rig.server().complete(&body).0, 200);
+    // The last round is the close's, which nobody waits for.
+    std::thread::sleep(Duration::from_millis(300));
+    carried(rig).iter().zip(before).map(|(after, before)| after - before).collect()
+}
+
+/// A frame's header, then the records' length and tag: one record holds any frame of this test.
+const FRAME: usize = 32 + 2 + 16;
+/// A plan of one stream.
+const PLAN: usize = FRAME + 24 + 28;
+/// A beat may go out between two looks.
+const BEATS: usize = 2 * (FRAME + 32);
+
+#[test]
+fn a_decoded_token_costs_one_plan_and_one_row_a_hop() {
+    let _turn = Turn::alone();
+    let rig = Rig::start("bytes");
+    let row = 4 * synthetic::Llama::default().hidden;
+    let (few, many) = (cost(&rig, 8, 8), cost(&rig, 8, 72));
+    for (few, many) in few.iter().zip(&many) {
+        let exact = 64 * (PLAN + FRAME + row);
+        let found = many - few;
+        assert!(found.abs_diff(exact) <= BEATS, "{found} bytes for 64 tokens, expected {exact}");
+    }
+    // Within one chunk: its rows go on to every rank, and one of them comes back.
+    let (short, long) = (cost(&rig, 8, 1), cost(&rig, 32, 1));
+    for (hop, (short, long)) in short.iter().zip(&long).enumerate() {
+        let exact = if hop == 0 { 0 } else { 24 * row };
+        let found = long - short;
+        assert!(found.abs_diff(exact) <= BEATS, "hop to rank {hop}: {found}, expected {exact}");
+    }
+    for hidden in [576, 5120] {
+        println!(
+            "hidden {hidden}: {} bytes a hop and decoded token, {} a hop onward and prompt token",
+            PLAN + FRAME + 4 * hidden,
+            4 * hidden
+        );
+    }
 }
