@@ -26,6 +26,14 @@ pub fn tiny(name: &str, spec: &Llama) -> PathBuf {
     path
 }
 
+/// What ranks keep between starts: out of the user's cache, and new for each run, so that a change
+/// of the arithmetic is not held against an earlier one.
+pub static CACHE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let folder = scratch("cache");
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+});
+
 /// A path for what tests make.
 pub fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("it");

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::model::scratch;
+use crate::model::CACHE;
 
 /// How often a condition is looked at again.
 const LOOK: Duration = Duration::from_millis(5);
@@ -36,8 +36,7 @@ impl Baton {
     pub fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
         command.args(args);
-        // What ranks keep between starts stays out of the user's cache.
-        command.env("BATON_CACHE", scratch("cache"));
+        command.env("BATON_CACHE", &*CACHE);
         Self::spawn(command)
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::http::{self, Stream, Streamed};
-use crate::model::scratch;
+use crate::model::{CACHE, scratch};
 use crate::process::{Baton, s, wait_for};
 
 /// How long a ring may take to become ready.
@@ -23,7 +23,7 @@ pub struct Server {
 impl Server {
     /// Starts it; returns once its address is known.
     pub fn start(model: &Path, args: &[&str]) -> Self {
-        Self::start_with(model, args, &scratch("cache"))
+        Self::start_with(model, args, &CACHE)
     }
 
     /// As [`Server::start`], with a cache of its own.
