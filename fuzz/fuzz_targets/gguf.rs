@@ -44,34 +44,15 @@ fn seeds() -> Vec<Vec<u8>> {
         hidden: 32,
         intermediate: 32,
         vocab: synthetic::VOCAB_MIN,
-        heads: Heads {
-            query: 1,
-            kv: 1,
-            dim: 32,
-        },
+        heads: Heads { query: 1, kv: 1, dim: 32 },
         ..synthetic::Llama::default()
     };
-    let formats = [
-        Format::Q4_0,
-        Format::Q4_1,
-        Format::Q8_0,
-        Format::F16,
-        Format::Bf16,
-    ];
-    let mut specs: Vec<_> = formats
-        .map(|format| synthetic::Llama {
-            format,
-            ..small.clone()
-        })
-        .into();
-    specs.push(synthetic::Llama {
-        tied: false,
-        ..small
-    });
-    let mut seeds: Vec<Vec<u8>> = specs
-        .iter()
-        .map(|spec| synthetic::llama_writer(spec).finish())
-        .collect();
+    let formats = [Format::Q4_0, Format::Q4_1, Format::Q8_0, Format::F16, Format::Bf16];
+    let mut specs: Vec<_> =
+        formats.map(|format| synthetic::Llama { format, ..small.clone() }).into();
+    specs.push(synthetic::Llama { tied: false, ..small });
+    let mut seeds: Vec<Vec<u8>> =
+        specs.iter().map(|spec| synthetic::llama_writer(spec).finish()).collect();
     let whole = open(&seeds[0]).expect("a legal checkpoint");
     let manifest = Manifest::of(&whole, None).expect("a whole file");
     seeds.push(manifest.to_json().into_bytes());
@@ -81,11 +62,7 @@ fn seeds() -> Vec<Vec<u8>> {
 /// A file without a name, for what reads files alone.
 static FILE: LazyLock<(File, PathBuf)> = LazyLock::new(|| {
     let path = std::env::temp_dir().join(format!("baton-fuzz-{}.gguf", std::process::id()));
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path);
+    let file = File::options().read(true).write(true).create_new(true).open(&path);
     let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let _ = std::fs::remove_file(&path);
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -94,9 +71,7 @@ static FILE: LazyLock<(File, PathBuf)> = LazyLock::new(|| {
 
 fn open(bytes: &[u8]) -> Option<Checkpoint> {
     let (file, path) = &*FILE;
-    let written = file
-        .set_len(bytes.len() as u64)
-        .and_then(|()| file.write_all_at(bytes, 0));
+    let written = file.set_len(bytes.len() as u64).and_then(|()| file.write_all_at(bytes, 0));
     written.expect("room in the temporary folder");
     Checkpoint::open(path).ok()
 }
@@ -113,11 +88,7 @@ fn read(checkpoint: &Checkpoint) {
         checkpoint.digest(&info.name).expect("the same");
     }
     let layers = checkpoint.config().layers();
-    let all: u64 = checkpoint
-        .tensors()
-        .iter()
-        .map(|info| info.bytes as u64)
-        .sum();
+    let all: u64 = checkpoint.tensors().iter().map(|info| info.bytes as u64).sum();
     assert_eq!(checkpoint.bytes_of(0..layers, true), all);
 }
 

@@ -35,9 +35,8 @@ fuzz_target!(init: baton_fuzz::plant(seeds()), |data: &[u8]| {
 
 fn seeds() -> Vec<Vec<u8>> {
     let hellos = baton_fuzz::wire(&["hello", "answer"]).into_iter();
-    let mut seeds: Vec<Vec<u8>> = hellos
-        .map(|(_, bytes)| [&[1 << 2], &bytes[..]].concat())
-        .collect();
+    let mut seeds: Vec<Vec<u8>> =
+        hellos.map(|(_, bytes)| [&[1 << 2], &bytes[..]].concat()).collect();
     for bits in 0..4 {
         for what in [0, 2] {
             seeds.push([&[bits | what << 2], &[0x5a; 200][..]].concat());
@@ -81,9 +80,8 @@ fn speaks(cipher: Cipher, bytes: &[u8]) {
 
 fn shake(cipher: Cipher, one: &[u8], two: &[u8]) -> (Finished, Finished) {
     let prologue = prologue(cipher);
-    let (called, message) = handshake::connect(&KEY, cipher, &prologue)
-        .call(one)
-        .expect("randomness");
+    let (called, message) =
+        handshake::connect(&KEY, cipher, &prologue).call(one).expect("randomness");
     let heard = handshake::accept(&KEY, cipher, &prologue).called(&message);
     let (answering, payload) = heard.expect("the same key");
     assert_eq!(payload, one);

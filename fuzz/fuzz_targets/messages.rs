@@ -19,9 +19,8 @@ use wire::ring_check::{Expected, check_ring};
 use wire::stop::Stop;
 
 /// The decoders, as the golden manifest names them; an input's first byte chooses.
-const DECODERS: [&str; 9] = [
-    "preamble", "hello", "answer", "control", "plan", "rows", "stop", "beat", "cancel",
-];
+const DECODERS: [&str; 9] =
+    ["preamble", "hello", "answer", "control", "plan", "rows", "stop", "beat", "cancel"];
 
 fuzz_target!(
     init: baton_fuzz::plant(baton_fuzz::wire(&DECODERS).into_iter().map(|(decoder, mut bytes)| {
@@ -77,10 +76,7 @@ fn greet(bytes: &[u8]) {
 
 /// Both ends of a link with this peer.
 fn meet(peer: &Hello) {
-    let answer = Answer {
-        hello: *peer,
-        refusal: OWN.refuse(peer),
-    };
+    let answer = Answer { hello: *peer, refusal: OWN.refuse(peer) };
     let bytes = answer.encode().expect("a refusal fits message 2");
     assert_eq!(Answer::decode(&bytes), Ok(answer));
 }
@@ -126,10 +122,7 @@ fn describe_ring(describe: &Describe) {
         ends: None,
     };
     let accepted = check_ring(&described, &expected).is_ok();
-    assert!(
-        !accepted || describe.world == 1,
-        "ranks that hold the same layers"
-    );
+    assert!(!accepted || describe.world == 1, "ranks that hold the same layers");
 }
 
 fn compare(fields: &Fields) {

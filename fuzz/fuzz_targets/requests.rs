@@ -27,17 +27,12 @@ fuzz_target!(init: baton_fuzz::plant(seeds()), |data: &[u8]| {
 
 fn serve(endpoint: Endpoint, body: &[u8]) -> Result<(), ApiError> {
     let asked = Asked::read(endpoint, body, &LIMITS)?;
-    let tokens = asked.encode(&TEXT)?;
+    let tokens = asked.encode(&TEXT, CONTEXT_MAX)?;
     let request = asked.schedule(tokens, CONTEXT_MAX, &TEXT)?;
     let sampling = &request.sampling;
     assert!((0.0..=2.0).contains(&sampling.temperature));
     assert!((0.0..=1.0).contains(&sampling.top_p) && (0.0..=1.0).contains(&sampling.min_p));
-    assert!(
-        request
-            .prompt
-            .iter()
-            .all(|&id| (id as usize) < TEXT.vocab())
-    );
+    assert!(request.prompt.iter().all(|&id| (id as usize) < TEXT.vocab()));
     let positions = request.prompt.len() as u64 + u64::from(request.max_tokens);
     assert!(request.max_tokens > 0 && positions <= u64::from(CONTEXT_MAX));
     reply(&asked, &request);
@@ -50,11 +45,7 @@ fn reply(asked: &Asked, request: &sched::Request) {
     let shape = Shape::new(asked, "0", 0, "model", prompt_tokens);
     let mut transcript = Transcript::new(&TEXT, asked.options.stop.clone());
     let mut text = String::new();
-    let ids = request
-        .prompt
-        .iter()
-        .rev()
-        .take(request.max_tokens as usize);
+    let ids = request.prompt.iter().rev().take(request.max_tokens as usize);
     let ended = ids.copied().find_map(|id| {
         let (piece, ending) = transcript.token(id);
         text.push_str(&piece.text);
@@ -97,10 +88,7 @@ fn seeds() -> Vec<Vec<u8>> {
                 "frequency_penalty": 0, "logit_bias": {}, "modalities": ["text"], "audio": null,
             }),
         ),
-        (
-            1,
-            json!({"prompt": "<|im_start|>abc", "stop": "b", "max_tokens": 64}),
-        ),
+        (1, json!({"prompt": "<|im_start|>abc", "stop": "b", "max_tokens": 64})),
         (1, json!({"prompt": [1, 2, 257]})),
         (1, json!({"prompt": [[195, 169, 195]], "stop": ["\u{e9}"]})),
     ];

@@ -49,9 +49,7 @@ fn with_template(template: &str) -> Result<Text, TextError> {
 
 fn render(text: &Text, conversation: &Value) -> Result<String, TextError> {
     let none = Map::new();
-    let messages = conversation["messages"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
+    let messages = conversation["messages"].as_array().map_or(&[][..], Vec::as_slice);
     let extra = conversation["extra"].as_object().unwrap_or(&none);
     text.render(messages, conversation["begin"] == true, extra)
 }

@@ -49,13 +49,9 @@ fn bytes_and_pairs(pre: &str) -> Text {
     let mut types = vec![1; 256];
     types.extend([3, 3]);
     let mut merges = Vec::new();
-    for (left, right) in [
-        ("a", "b"),
-        ("ab", "ab"),
-        ("\u{120}", "a"),
-        ("\u{c3}", "\u{a9}"),
-        ("1", "2"),
-    ] {
+    for (left, right) in
+        [("a", "b"), ("ab", "ab"), ("\u{120}", "a"), ("\u{c3}", "\u{a9}"), ("1", "2")]
+    {
         merges.push(format!("{left} {right}"));
         tokens.push(format!("{left}{right}"));
         types.push(1);
@@ -95,16 +91,9 @@ fn stops(said: &str) {
     };
     let whole = shown(&mut std::iter::once(said));
     let pieces = shown(&mut said.split_inclusive(|_: char| true));
-    assert_eq!(
-        whole, pieces,
-        "the cut of the text changed what is shown of it"
-    );
+    assert_eq!(whole, pieces, "the cut of the text changed what is shown of it");
     assert!(said.starts_with(&whole));
-    assert!(
-        stops
-            .iter()
-            .all(|stop| stop.is_empty() || !whole.contains(stop.as_str()))
-    );
+    assert!(stops.iter().all(|stop| stop.is_empty() || !whole.contains(stop.as_str())));
 }
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -115,8 +104,6 @@ fn seeds() -> Vec<Vec<u8>> {
         "q\u{303} \u{1f642}\u{200d} \u{3000}\u{a0}\t\r\n12,3",
     ];
     let seed = |(at, text): (usize, &str)| [&[at as u8], text.as_bytes()].concat();
-    let pairs = texts
-        .iter()
-        .flat_map(|text| (0..PRES.len()).map(move |at| (at, *text)));
+    let pairs = texts.iter().flat_map(|text| (0..PRES.len()).map(move |at| (at, *text)));
     pairs.map(seed).collect()
 }

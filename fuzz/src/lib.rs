@@ -29,9 +29,7 @@ pub fn plant(seeds: impl IntoIterator<Item = Vec<u8>>) {
 
 /// A file of `golden/`.
 fn golden(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../golden")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -42,12 +40,7 @@ pub fn wire(decoders: &[&str]) -> Vec<(String, Vec<u8>)> {
         let mut columns = line.split('\t');
         let (file, decoder) = (columns.next()?, columns.next()?);
         let wanted = decoders.contains(&decoder);
-        wanted.then(|| {
-            (
-                decoder.to_owned(),
-                from_hex(&golden(&format!("wire/{file}"))),
-            )
-        })
+        wanted.then(|| (decoder.to_owned(), from_hex(&golden(&format!("wire/{file}")))))
     });
     lines.collect()
 }
