@@ -1,5 +1,5 @@
-//! A checkpoint of any bytes: header, config, places of the tensors, tokenizer and template; and the
-//! manifest beside one.
+//! A checkpoint of any bytes: header, config, places of the tensors, tokenizer and template; and
+//! the manifest beside one.
 #![no_main]
 
 use std::fs::File;

@@ -71,7 +71,8 @@ fn seeds() -> Vec<Vec<u8>> {
                 "model": "m", "max_tokens": 5, "max_completion_tokens": 7, "temperature": 0.5,
                 "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": -1, "stream": true,
                 "stream_options": {"include_usage": true}, "stop": ["a", "b"], "ignore_eos": true,
-                "return_token_ids": true, "user": "u", "chat_template_kwargs": {"enable_thinking": false},
+                "return_token_ids": true, "user": "u",
+                "chat_template_kwargs": {"enable_thinking": false},
                 "messages": [
                     {"role": "developer", "content": [{"type": "text", "text": "Be \u{e9}"},
                                                       {"type": "refusal", "refusal": "no"}]},

@@ -31,7 +31,8 @@ fuzz_target!(init: baton_fuzz::plant(seeds()), |data: &[u8]| {
         assert!(ids.iter().all(|&id| (id as usize) < text.vocab()));
     }
     let (words, _) = bytes.as_chunks::<2>();
-    let ids: Vec<u32> = words.iter().map(|&word| u32::from(u16::from_le_bytes(word)) % 300).collect();
+    let id = |&word: &[u8; 2]| u32::from(u16::from_le_bytes(word)) % 300;
+    let ids: Vec<u32> = words.iter().map(id).collect();
     let plain: Vec<u8> = ids
         .iter()
         .filter(|&&id| !text.is_control(id))

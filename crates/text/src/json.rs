@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn it_writes_what_python_writes() {
-        let value = json!({"b": [1, 2.0, 1e20, 1.5e-7, -0.0, null, true], "a": {"k": "<é\"\n\u{1}>"},
+        let value = json!({"b": [1, 2.0, 1e20, 1.5e-7, -0.0, null, true],
+            "a": {"k": "<é\"\n\u{1}>"},
             "e": [], "o": {}});
         assert_eq!(
             Style::new(None).write(&value, 999).unwrap_or_default(),

@@ -28,15 +28,16 @@ const PROMPT_BYTES_MAX: usize = 32 << 20;
 const INDENT_MAX: usize = 64;
 /// Bytes of a template's own words in an error.
 const REASON_BYTES_MAX: usize = 1_024;
-/// Address space for a template's thread: a source of [`SOURCE_BYTES_MAX`] can nest as deep as it is
-/// long, and the engine takes stack for each level. Only what is touched takes memory.
+/// Address space for a template's thread: a source of [`SOURCE_BYTES_MAX`] can nest as deep as it
+/// is long, and the engine takes stack for each level. Only what is touched takes memory.
 const STACK_BYTES: usize = 512 << 20;
 const NAME: &str = "chat_template";
 
 /// A compiled template with the names it may use.
 pub(crate) struct Template {
     environment: Environment<'static>,
-    /// `bos_token`, `eos_token` and the variables that count as absent unless a request brings them.
+    /// `bos_token`, `eos_token` and the variables that count as absent unless a request brings
+    /// them.
     defaults: Map<String, Value>,
 }
 

@@ -54,7 +54,8 @@ fn byte_tokens_stand_for_their_byte_and_odd_tokens_for_themselves() {
 proptest! {
     #[test]
     fn the_pieces_are_the_whole_as_the_tokenizer_library_decodes_it(
-        ids in prop::collection::vec(prop_oneof![0u32..258, Just(0xf0), Just(0x9f), Just(0xe2)], 0..40),
+        ids in prop::collection::vec(
+            prop_oneof![0u32..258, Just(0xf0), Just(0x9f), Just(0xe2)], 0..40),
         spelt in "[aé日🙂 ]{0,6}",
     ) {
         let text = Text::byte_level();

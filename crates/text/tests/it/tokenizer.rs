@@ -9,7 +9,7 @@ use weights::synthetic::{self, byte_char};
 
 use crate::{golden, ids, metadata};
 
-/// A byte-level vocabulary with `merges` and what they make, then the special tokens `<s>` and `</s>`
+/// A byte-level vocabulary with `merges` and what they make, then the special `<s>` and `</s>`
 /// and the user-defined `[x]`.
 fn small(
     pre: &str,
