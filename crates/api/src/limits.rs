@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Largest request body.
     pub body_bytes_max: usize,
+    /// Most JSON values of a body, as its brackets and commas count them.
+    pub values_max: usize,
     /// Largest `model` that is echoed.
     pub model_bytes_max: usize,
     /// Most stop strings.
@@ -37,6 +39,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes_max: 8 << 20,
+            values_max: 1 << 18,
             model_bytes_max: 256,
             stops_max: 16,
             stop_bytes_max: 256,

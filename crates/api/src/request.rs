@@ -56,6 +56,10 @@ pub struct Asked {
 impl Asked {
     /// Reads a body.
     pub fn read(endpoint: Endpoint, body: &[u8], limits: &Limits) -> Result<Self, ApiError> {
+        if values(body) > limits.values_max {
+            let reason = format!("more than the limit of {} JSON values", limits.values_max);
+            return Err(ApiError::invalid("body", reason));
+        }
         let body: Value =
             serde_json::from_slice(body).map_err(|e| ApiError::NotJson(e.to_string()))?;
         let fields = Fields::of(&body, "")?;
@@ -71,16 +75,24 @@ impl Asked {
         Ok(Self { endpoint, prompt, options: Options::read(&fields, limits)? })
     }
 
-    /// The prompt's tokens. Takes time in proportion to the prompt's length.
-    pub fn encode(&self, text: &Text) -> Result<Vec<u32>, ApiError> {
+    /// The prompt's tokens. Takes time and memory in proportion to the prompt's length, so a text
+    /// that can't fit into `context_max` positions is refused by its length alone.
+    pub fn encode(&self, text: &Text, context_max: u32) -> Result<Vec<u32>, ApiError> {
         let param = self.endpoint.prompt_param();
         let refuse = |e: text::TextError| ApiError::invalid(param, e.to_string());
+        let encode = |prompt: &str| {
+            let prompt_min = text.tokens_min(prompt.len()) as u64;
+            if prompt_min > u64::from(context_max) {
+                return Err(ApiError::ContextLength { param, context_max, prompt: prompt_min });
+            }
+            text.encode(prompt).map_err(refuse)
+        };
         let tokens = match &self.prompt {
             Prompt::Chat(messages, extra) => {
                 let rendered = text.render(messages, true, extra).map_err(refuse)?;
-                text.encode(&rendered).map_err(refuse)?
+                encode(&rendered)?
             }
-            Prompt::Text(prompt) => text.encode(prompt).map_err(refuse)?,
+            Prompt::Text(prompt) => encode(prompt)?,
             Prompt::Ids(ids) => {
                 if let Some(i) = ids.iter().position(|&id| id as usize >= text.vocab()) {
                     let reason =
@@ -130,6 +142,22 @@ impl Asked {
             hash_logits: false,
         })
     }
+}
+
+/// Most values that a JSON text can hold: one, and one more for each bracket that opens and each
+/// comma. A value takes many times its bytes once it is parsed.
+fn values(json: &[u8]) -> usize {
+    let (mut count, mut in_text, mut escaped) = (1, false, false);
+    for &byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' | b',' if !in_text => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// A string, an array of one string, an array of ids, or an array of one array of ids.
@@ -189,6 +217,30 @@ mod tests {
     }
 
     #[test]
+    fn a_body_of_too_many_values_is_refused_before_it_is_parsed() {
+        let limits = Limits { values_max: 4, ..Limits::default() };
+        let read = |body: &str| Asked::read(Endpoint::Completion, body.as_bytes(), &limits);
+        assert!(read(r#"{"prompt": [1, 2]}"#).is_ok());
+        assert!(read(r#"{"prompt": "a, [{,,,\\", "user": "\",,,,{"}"#).is_ok());
+        for body in [r#"{"prompt": [1, 2, 3]}"#, "[[[[[[", r#"{"prompt": "a", "user": {}, "b": []"#]
+        {
+            let error = read(body).unwrap_err();
+            assert_eq!((error.code(), error.param()), ("invalid_value", Some("body")), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_cannot_fit_is_refused_by_its_length() {
+        let longest = "<|im_start|>".len();
+        let error = schedule(json!({"prompt": "a".repeat(3 * longest * 10 + 1)}), 10).unwrap_err();
+        let counted = matches!(error, ApiError::ContextLength { prompt: 11, .. });
+        assert!(counted, "{error}");
+        let error = schedule(json!({"prompt": "a".repeat(3 * longest * 10)}), 10).unwrap_err();
+        let counted = matches!(error, ApiError::ContextLength { prompt: 360, .. });
+        assert!(counted, "{error}");
+    }
+
+    #[test]
     fn a_bad_id_is_named_by_its_place() {
         for (value, param) in [
             (json!([1, "a"]), "prompt[1]"),
@@ -207,7 +259,7 @@ mod tests {
         let text = Text::byte_level();
         let body = body.to_string();
         let asked = Asked::read(Endpoint::Completion, body.as_bytes(), &Limits::default())?;
-        asked.schedule(asked.encode(&text)?, context_max, &text)
+        asked.schedule(asked.encode(&text, context_max)?, context_max, &text)
     }
 
     #[test]

@@ -35,6 +35,14 @@ pub enum TextError {
         /// Types.
         found: usize,
     },
+    /// More text in special tokens than any model needs.
+    #[error("the special tokens have {found} bytes together, more than the limit of {limit}")]
+    SpecialBytes {
+        /// Their bytes.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// An id beyond the vocabulary.
     #[error("metadata key `{key}`: expected an id below {vocab}, found {found}")]
     TokenId {

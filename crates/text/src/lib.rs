@@ -27,6 +27,11 @@ use special::Specials;
 use template::Template;
 use tokens::{Kind, Parts, Tokens};
 
+/// Bytes of all special tokens together: each takes a node of a tree.
+const SPECIALS_BYTES_MAX: usize = 256 << 10;
+/// Bytes of UTF-8 that NFC makes one of at most: it composes U+0390, two bytes, from six.
+const NORMALISED_BYTES: usize = 3;
+
 /// A checkpoint's tokenizer and chat template.
 pub struct Text {
     tokens: Arc<Tokens>,
@@ -81,6 +86,11 @@ impl Text {
             Kind::UserDefined => Some(false),
             _ => None,
         };
+        let special = |id: &usize| marked(*id).is_some();
+        let found = (0..parts.tokens.len()).filter(special).map(|id| parts.tokens[id].len()).sum();
+        if found > SPECIALS_BYTES_MAX {
+            return Err(TextError::SpecialBytes { found, limit: SPECIALS_BYTES_MAX });
+        }
         let specials = Specials::new(parts.tokens.iter().enumerate().filter_map(|(id, token)| {
             marked(id).map(|control| (token.as_str(), id as u32, control))
         }));
@@ -163,6 +173,12 @@ impl Text {
     /// Tokens of the vocabulary.
     pub fn vocab(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// Fewest tokens that a text of so many bytes can have: none stands for more than the longest
+    /// does, and normalising leaves at least a third of the bytes.
+    pub fn tokens_min(&self, bytes: usize) -> usize {
+        bytes.div_ceil(NORMALISED_BYTES * self.tokens.bytes_max().max(1))
     }
 
     /// The bytes that a token stands for; empty for ids beyond the vocabulary.

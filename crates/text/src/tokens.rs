@@ -138,6 +138,7 @@ pub(crate) struct Tokens {
     bytes: Vec<u8>,
     ends: Vec<usize>,
     control: Vec<bool>,
+    bytes_max: usize,
 }
 
 impl Tokens {
@@ -146,7 +147,8 @@ impl Tokens {
         for byte in 0..=255u8 {
             byte_of.insert(byte_char(byte), byte);
         }
-        let mut out = Self { bytes: Vec::new(), ends: Vec::new(), control: Vec::new() };
+        let mut out =
+            Self { bytes: Vec::new(), ends: Vec::new(), control: Vec::new(), bytes_max: 0 };
         for (token, kind) in tokens.iter().zip(types) {
             let single = (*kind == Kind::Byte).then(|| single_byte(token)).flatten();
             let mapped: Option<Vec<u8>> = token.chars().map(|c| byte_of.get(&c).copied()).collect();
@@ -156,6 +158,8 @@ impl Tokens {
                 // A token with a character outside the byte alphabet stands for itself.
                 (None, None) => out.bytes.extend(token.as_bytes()),
             }
+            let start = out.ends.last().copied().unwrap_or(0);
+            out.bytes_max = out.bytes_max.max(out.bytes.len() - start);
             out.ends.push(out.bytes.len());
             out.control.push(*kind == Kind::Control);
         }
@@ -173,6 +177,11 @@ impl Tokens {
         };
         let start = if id == 0 { 0 } else { self.ends[id - 1] };
         &self.bytes[start..end]
+    }
+
+    /// Bytes of the longest token.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
     }
 
     pub(crate) fn is_control(&self, id: u32) -> bool {

@@ -12,7 +12,7 @@ use ring::head::Reply;
 
 use super::source::{Source, Step};
 use super::{Shared, events, since_epoch};
-use crate::{ApiError, Asked, Ending, Endpoint, Limits, Piece, Shape, Transcript};
+use crate::{ApiError, Asked, Ending, Endpoint, Limits, Piece, Prompt, Shape, Transcript};
 
 /// How often a request that waits for its verdict looks whether the ring still stands.
 const STATE_POLL: Duration = Duration::from_millis(100);
@@ -86,9 +86,12 @@ async fn prepare(
         let shared = shared.clone();
         move || {
             let app = &shared.app;
-            let asked = Asked::read(endpoint, &body, &app.limits)?;
-            let tokens = asked.encode(&app.text)?;
-            let request = asked.schedule(tokens, app.handle.facts().context_max, &app.text)?;
+            let mut asked = Asked::read(endpoint, &body, &app.limits)?;
+            let context_max = app.handle.facts().context_max;
+            let tokens = asked.encode(&app.text, context_max)?;
+            let request = asked.schedule(tokens, context_max, &app.text)?;
+            // From here on the tokens are all that is needed of it.
+            asked.prompt = Prompt::Ids(Vec::new());
             Ok((asked, request))
         }
     };

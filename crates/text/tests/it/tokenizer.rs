@@ -177,6 +177,22 @@ fn a_merge_whose_join_is_no_token_is_refused_and_does_not_overrun() {
 }
 
 #[test]
+fn special_tokens_have_a_limit_together() {
+    let special = |bytes: usize| {
+        let tokens = ["a".repeat(200 << 10), "b".repeat(bytes), "c".repeat(1 << 20)];
+        Text::from_metadata(&metadata(|w| {
+            w.string("tokenizer.ggml.model", "gpt2")
+                .strings("tokenizer.ggml.tokens", &tokens)
+                .i32s("tokenizer.ggml.token_type", &[3, 4, 1])
+                .strings::<&str>("tokenizer.ggml.merges", &[]);
+        }))
+    };
+    assert!(special(56 << 10).is_ok());
+    let said = special((56 << 10) + 1).unwrap_err().to_string();
+    assert!(said.contains("262145 bytes together, more than the limit of 262144"), "{said}");
+}
+
+#[test]
 fn the_byte_level_tokenizer_is_the_one_of_synthetic_checkpoints() {
     let spec = synthetic::Llama { vocab: 258, ..synthetic::Llama::default() };
     let file = synthetic::llama_writer(&spec).finish();
