@@ -50,6 +50,7 @@ fn understand(frame: &Frame) {
         Kind::Control => drop(wire::control::Message::decode(payload)),
         Kind::Plan => drop(wire::plan::Plan::decode(payload)),
         Kind::Rows => {
+            assert!(payload.len() <= ROWS_BYTES_MAX, "past the receiver's buffer");
             let rows = frame.rows as usize;
             let width = payload.len() / rows / 4;
             let values = wire::rows::decode(payload, rows, width);

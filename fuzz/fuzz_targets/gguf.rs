@@ -23,7 +23,11 @@ fuzz_target!(init: baton_fuzz::plant(seeds()), |data: &[u8]| {
     match Header::parse(data) {
         Ok(header) => {
             assert!(header.tensors.len() as u64 <= weights::gguf::limits::TENSORS_MAX);
-            if let Ok(text) = Text::from_metadata(&header.metadata) {
+            // One in sixteen: the patterns of a tokenizer take milliseconds to compile.
+            let sum = data.iter().fold(0u8, |sum, &byte| sum.wrapping_add(byte));
+            if sum.is_multiple_of(16)
+                && let Ok(text) = Text::from_metadata(&header.metadata)
+            {
                 speak(&text);
             }
         }

@@ -1,7 +1,7 @@
 //! Chat templates of any text over messages of any form, and SmolLM2's over any messages.
 #![no_main]
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
@@ -20,32 +20,32 @@ const SMOLLM2: &str = "{% for message in messages %}{% if loop.first and message
 const SEAM: u8 = 0;
 const PROMPT_BYTES_MAX: usize = 32 << 20;
 
-static SMOLLM2_TEXT: LazyLock<Text> =
-    LazyLock::new(|| with_template(SMOLLM2).expect("it compiles"));
+/// Its template changes with the input, its tokenizer does not.
+static TEXT: LazyLock<Mutex<Text>> = LazyLock::new(|| {
+    let mut out = Writer::new();
+    out.string("tokenizer.ggml.model", "gpt2")
+        .strings("tokenizer.ggml.tokens", &["<s>", "</s>"])
+        .strings::<&str>("tokenizer.ggml.merges", &[])
+        .u32("tokenizer.ggml.bos_token_id", 0)
+        .u32("tokenizer.ggml.eos_token_id", 1);
+    let header = Header::parse(&out.finish()).expect("a legal header");
+    Mutex::new(Text::from_metadata(&header.metadata).expect("a legal tokenizer"))
+});
 
 fuzz_target!(init: baton_fuzz::plant(seeds()), |data: &[u8]| {
     let seam = data.iter().position(|&byte| byte == SEAM);
     let (template, conversation) = data.split_at(seam.unwrap_or(data.len()));
     let conversation = conversation.get(1..).and_then(|json| serde_json::from_slice(json).ok());
     let conversation: Value = conversation.unwrap_or(Value::Null);
-    if template.is_empty() {
-        check(render(&SMOLLM2_TEXT, &conversation));
-    } else if let Ok(template) = std::str::from_utf8(template) {
-        check(with_template(template).and_then(|text| render(&text, &conversation)));
+    let template = if template.is_empty() { SMOLLM2.as_bytes() } else { template };
+    let (Ok(template), Ok(mut text)) = (std::str::from_utf8(template), TEXT.lock()) else {
+        return;
+    };
+    match text.set_template(template) {
+        Ok(()) => check(render(&text, &conversation)),
+        Err(error) => check(Err(error)),
     }
 });
-
-fn with_template(template: &str) -> Result<Text, TextError> {
-    let mut out = Writer::new();
-    out.string("tokenizer.ggml.model", "gpt2")
-        .strings("tokenizer.ggml.tokens", &["<s>", "</s>"])
-        .strings::<&str>("tokenizer.ggml.merges", &[])
-        .u32("tokenizer.ggml.bos_token_id", 0)
-        .u32("tokenizer.ggml.eos_token_id", 1)
-        .string("tokenizer.chat_template", template);
-    let header = Header::parse(&out.finish()).expect("a legal header");
-    Text::from_metadata(&header.metadata)
-}
 
 fn render(text: &Text, conversation: &Value) -> Result<String, TextError> {
     let none = Map::new();

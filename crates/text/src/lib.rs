@@ -160,6 +160,14 @@ impl Text {
         self.template.render(messages::normalise(messages)?, add_generation_prompt, extra)
     }
 
+    /// Takes another chat template than the checkpoint's.
+    ///
+    /// # Errors
+    /// As [`Text::from_checkpoint`] for the template; the old one then stays.
+    pub fn set_template(&mut self, source: &str) -> Result<(), TextError> {
+        self.template.replace(source)
+    }
+
     /// A detokenizer for one reply.
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(Arc::clone(&self.tokens))

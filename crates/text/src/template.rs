@@ -54,14 +54,13 @@ impl Template {
         for (name, id) in [("bos_token", parts.bos), ("eos_token", parts.eos)] {
             defaults.insert(name.to_owned(), parts.text(id).into());
         }
-        if source.len() > SOURCE_BYTES_MAX {
-            let (found, limit) = (source.len(), SOURCE_BYTES_MAX);
-            return Err(TextError::TemplateBytes { found, limit });
-        }
-        let compile = || environment(&without_generation_tags(&source));
-        let environment = on_deep_stack(compile)?
-            .map_err(|error| TextError::TemplateSyntax { reason: describe(&error) })?;
-        Ok(Self { environment, defaults })
+        Ok(Self { environment: compiled(&source)?, defaults })
+    }
+
+    /// Another template with the same names; this one stays where the other does not compile.
+    pub(crate) fn replace(&mut self, source: &str) -> Result<(), TextError> {
+        self.environment = compiled(source)?;
+        Ok(())
     }
 
     /// Renders over `messages`, whose contents are texts.
@@ -104,6 +103,15 @@ fn on_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TextErro
         let done = thread.join();
         Ok(done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
+}
+
+fn compiled(source: &str) -> Result<Environment<'static>, TextError> {
+    if source.len() > SOURCE_BYTES_MAX {
+        let (found, limit) = (source.len(), SOURCE_BYTES_MAX);
+        return Err(TextError::TemplateBytes { found, limit });
+    }
+    on_deep_stack(|| environment(&without_generation_tags(source)))?
+        .map_err(|error| TextError::TemplateSyntax { reason: describe(&error) })
 }
 
 fn environment(source: &str) -> Result<Environment<'static>, Error> {

@@ -54,6 +54,15 @@ fn contents_are_normalised_before_the_template_sees_them() {
 }
 
 #[test]
+fn a_template_can_be_replaced_by_one_that_compiles() {
+    let mut text = with_template("{{ bos_token }}a").unwrap();
+    assert!(text.set_template("{% for %}").is_err());
+    assert_eq!(text.render(&[], false, &Map::new()).unwrap(), "<s>a");
+    text.set_template("{{ bos_token }}b").unwrap();
+    assert_eq!(text.render(&[], false, &Map::new()).unwrap(), "<s>b");
+}
+
+#[test]
 fn a_request_cannot_replace_the_messages() {
     let text = with_template("{{ messages | length }}{{ add_generation_prompt }}{{ x }}").unwrap();
     let extra = json!({"messages": [], "add_generation_prompt": true, "x": 5});
