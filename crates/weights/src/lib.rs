@@ -4,7 +4,7 @@
 //! [`Checkpoint::open`] reads a file's header alone: every count is held against its limit, every
 //! tensor that the family needs is there with its shape, and nothing is left over. The values stay
 //! in the file until a stage asks for them: a rank reads the bytes of its own layers only. A file
-//! may hold a part of its model ([`cut`]); a [`Manifest`] beside it then says what the whole is.
+//! may hold a part of its model ([`cut()`]); a [`Manifest`] beside it then says what the whole is.
 pub mod checkpoint;
 pub mod config;
 mod cut;
