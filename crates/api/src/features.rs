@@ -32,6 +32,9 @@ fn no(value: &Value) -> bool {
 fn zero(value: &Value) -> bool {
     value.as_f64() == Some(0.0)
 }
+fn yes(value: &Value) -> bool {
+    *value == Value::Bool(true)
+}
 fn one(value: &Value) -> bool {
     value.as_f64() == Some(1.0)
 }
@@ -72,6 +75,23 @@ const FEATURES: &[Feature] = &[
     feature("guided_regex", never),
     feature("guided_choice", never),
     feature("guided_grammar", never),
+    // What other servers of local models take beside OpenAI's fields.
+    feature("min_tokens", zero),
+    feature("stop_token_ids", empty),
+    feature("bad_words", empty),
+    feature("include_stop_str_in_output", no),
+    feature("skip_special_tokens", yes),
+    feature("use_beam_search", no),
+    feature("length_penalty", one),
+    feature("repeat_penalty", one),
+    feature("dry_multiplier", zero),
+    feature("xtc_probability", zero),
+    feature("typical_p", one),
+    feature("mirostat", zero),
+    feature("add_generation_prompt", yes),
+    feature("continue_final_message", no),
+    feature("chat_template", never),
+    feature("documents", empty),
 ];
 
 /// Refuses the first feature of `fields` that is asked for and not served.
@@ -108,6 +128,8 @@ mod tests {
             "n": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"},
             "logprobs": false, "frequency_penalty": 0, "presence_penalty": 0.0,
             "logit_bias": {}, "modalities": ["text"], "echo": false, "audio": null,
+            "min_tokens": 0, "skip_special_tokens": true, "add_generation_prompt": true,
+            "repeat_penalty": 1.0, "stop_token_ids": [], "mirostat": 0,
         });
         assert_eq!(refused(body), None);
     }
@@ -123,9 +145,17 @@ mod tests {
             "suffix": "x", "grammar": "root", "json_schema": {}, "structured_outputs": {},
             "guided_json": {}, "guided_regex": "a", "guided_choice": [], "guided_grammar": "a",
         });
-        let asked = asked.as_object().unwrap();
-        assert_eq!(asked.len(), FEATURES.len());
-        for (name, value) in asked {
+        let beside = json!({
+            "min_tokens": 5, "stop_token_ids": [1], "bad_words": ["a"],
+            "include_stop_str_in_output": true, "skip_special_tokens": false,
+            "use_beam_search": true, "length_penalty": 2, "repeat_penalty": 1.1,
+            "dry_multiplier": 0.8, "xtc_probability": 0.5, "typical_p": 0.9, "mirostat": 2,
+            "add_generation_prompt": false, "continue_final_message": true,
+            "chat_template": "", "documents": [{}],
+        });
+        let (asked, beside) = (asked.as_object().unwrap(), beside.as_object().unwrap());
+        assert_eq!(asked.len() + beside.len(), FEATURES.len());
+        for (name, value) in asked.iter().chain(beside) {
             assert_eq!(refused(json!({name.as_str(): value})).as_deref(), Some(name.as_str()));
         }
     }

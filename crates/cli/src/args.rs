@@ -244,6 +244,11 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "expected address:port, as 10.0.0.1:7400 or [fe80::1%eth0]:7400".into())
 }
 
+fn parse_temperature(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|value| (0.0..=2.0).contains(value));
+    value.ok_or_else(|| "expected a number from 0 to 2".into())
+}
+
 /// `baton demo`.
 #[derive(Args, Debug)]
 pub struct Demo {
@@ -272,8 +277,8 @@ pub struct Chat {
     /// System message.
     #[arg(long)]
     pub system: Option<String>,
-    /// 0 is greedy.
-    #[arg(long, default_value_t = 0.0)]
+    /// 0 is greedy, 2 the most.
+    #[arg(long, default_value_t = 0.0, value_parser = parse_temperature)]
     pub temperature: f64,
     /// Most tokens a reply.
     #[arg(long, value_name = "TOKENS", default_value_t = 512)]
@@ -310,10 +315,10 @@ pub struct Check {
     #[arg(long)]
     pub pairwise: bool,
     /// Tokens of each reply.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub tokens: u32,
     /// Tokens of the longest prompt.
-    #[arg(long, value_name = "N", default_value_t = 600)]
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt: u32,
     /// Seed of random layouts and prompts.
     #[arg(long, default_value_t = 1)]

@@ -44,8 +44,9 @@ pub fn run(args: &Chat) -> Result<()> {
 
 fn ask(args: &Chat, client: &Client, messages: &mut Vec<Value>, text: &str) -> Result<()> {
     messages.push(json!({"role": "user", "content": text}));
-    let reply = client.chat(messages, args.max_tokens, args.temperature, show)?;
+    let reply = client.chat(messages, args.max_tokens, args.temperature, show);
     println!();
+    let reply = reply?;
     messages.push(json!({"role": "assistant", "content": reply.text}));
     Ok(())
 }

@@ -27,14 +27,15 @@ pub struct Streamed {
 }
 
 impl Client {
-    /// A client of `url`, with or without `/v1`.
+    /// A client of `url`, with or without `http://` and `/v1`.
     pub fn new(url: &str) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(Duration::from_secs(5)))
             .build();
-        let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        Self { agent: config.into(), url }
+        let url = url.trim_end_matches('/').trim_end_matches("/v1");
+        let scheme = if url.contains("://") { "" } else { "http://" };
+        Self { agent: config.into(), url: format!("{scheme}{url}") }
     }
 
     /// Whether /ready says 200; else what it says.
@@ -46,7 +47,11 @@ impl Client {
         if response.status() == 200 {
             return Ok(());
         }
-        bail!("{}", response.body_mut().read_to_string().unwrap_or_default().trim())
+        let text = response.body_mut().read_to_string().unwrap_or_default();
+        let said: Value = serde_json::from_str(&text).unwrap_or_default();
+        let (status, detail) = (said["status"].as_str(), said["detail"].as_str());
+        let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
+        bail!("{} is not ready, but {}{detail}", self.url, status.unwrap_or(text.trim()))
     }
 
     /// Streams one chat reply, handing each piece of text on as it comes.
@@ -79,8 +84,9 @@ impl Client {
         loop {
             let mut line = String::new();
             let mut limited = std::io::Read::take(&mut lines, LINE_BYTES_MAX);
-            if limited.read_line(&mut line)? == 0 {
-                bail!("the reply broke off after {} tokens", reply.tokens.len());
+            let broke = || format!("the reply broke off after {} tokens", reply.tokens.len());
+            if limited.read_line(&mut line).with_context(broke)? == 0 {
+                bail!(broke());
             }
             let Some(data) = line.trim_end().strip_prefix("data: ") else {
                 continue;

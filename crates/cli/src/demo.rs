@@ -33,7 +33,7 @@ pub fn run(args: &Demo) -> Result<()> {
     let model = Model::open(&path, settings)?;
     println!("{}: {} ranks on loopback, layers {}", model.name(), args.world, model.layout);
     let port = loopback_ports(1)?[0].port();
-    let ring = Ring::start(&path_text, args.world, port)?;
+    let mut ring = Ring::start(&path_text, args.world, port)?;
     let client = Client::new(&format!("http://127.0.0.1:{port}"));
     ring.wait_ready(&client)?;
     println!("\n> {}\n", args.prompt);
@@ -95,9 +95,12 @@ impl Ring {
         Ok(Self(child))
     }
 
-    fn wait_ready(&self, client: &Client) -> Result<()> {
+    fn wait_ready(&mut self, client: &Client) -> Result<()> {
         let until = Instant::now() + READY_TIMEOUT;
         while client.ready().is_err() {
+            if let Some(status) = self.0.try_wait()? {
+                bail!("the ring did not start ({status}), as said above");
+            }
             if Instant::now() > until {
                 bail!("the ring was not ready within {} s", READY_TIMEOUT.as_secs());
             }

@@ -20,6 +20,7 @@ mod signal;
 mod source;
 mod stage;
 
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -29,10 +30,15 @@ use args::{Cli, Command, KeyCommand};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log(&cli.log);
+    if !matches!(cli.command, Command::Serve(_) | Command::Stage(_)) {
+        signal::end_with_the_reader();
+    }
     match run(cli.command, &cli.log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("baton: {}", line(&error));
+            // One write, so that ranks that share a terminal don't mix their lines.
+            let line = format!("baton: {}\n", line(&error));
+            let _ = std::io::stderr().write_all(line.as_bytes());
             ExitCode::FAILURE
         }
     }
@@ -76,13 +82,18 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Logs go to standard error, so that replies and verdicts on standard output stay clean.
+/// Logs go to standard error, so that replies and verdicts on standard output stay clean; in
+/// colour on a terminal only. Whoever reads them may leave, and their disk may fill: a server goes
+/// on without.
 fn start_log(filter: &str) {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && !plain)
+        .log_internal_errors(false)
         .with_target(false)
         .compact()
         .init();

@@ -76,6 +76,34 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// The shapes of a ring with these settings.
+    ///
+    /// # Errors
+    /// A size outside its limits, by its flag.
+    pub fn shapes(&self, model_context_max: u32) -> Result<Shapes> {
+        let context_max = self.context.unwrap_or(CONTEXT_DEFAULT.min(model_context_max));
+        if context_max > model_context_max {
+            bail!("--context {context_max}: the model was made for {model_context_max} at most");
+        }
+        ensure!(context_max >= 16, "--context {context_max}: at least 16");
+        ensure!((1..=1024).contains(&self.streams), "--streams {}: 1 to 1024", self.streams);
+        ensure!((1..=4096).contains(&self.chunk), "--chunk {}: 1 to 4096", self.chunk);
+        let depths = 1..=wire::limit::DEPTH_MAX;
+        ensure!(depths.contains(&self.depth), "--depth {}: 1 to {}", self.depth, depths.end());
+        let tile = u32::try_from(TILE_KEYS).context("a tile is small")?;
+        // One stream may use the whole context; more share two of them.
+        let pages = context_max.div_ceil(tile) * self.streams.min(2) + self.streams;
+        Ok(Shapes {
+            chunk_rows_max: self.chunk,
+            round_rows_max: self.chunk + self.streams,
+            streams_max: self.streams,
+            context_max,
+            pages,
+        })
+    }
+}
+
 /// A checkpoint under agreed settings.
 pub struct Model {
     /// The weights, in their file.
@@ -101,7 +129,7 @@ impl Model {
             None => Layout::even(layers, settings.world)?,
         };
         layout.check(layers)?;
-        let shapes = shapes(&settings, checkpoint.config().context_max())?;
+        let shapes = settings.shapes(checkpoint.config().context_max())?;
         Ok(Self { checkpoint, layout, settings, shapes })
     }
 
@@ -296,24 +324,4 @@ impl Model {
             kept_at: folder.map(|f| f.join(name)),
         })
     }
-}
-
-fn shapes(settings: &Settings, model_context_max: u32) -> Result<Shapes> {
-    let context_max = settings.context.unwrap_or(CONTEXT_DEFAULT.min(model_context_max));
-    if context_max > model_context_max {
-        bail!("--context {context_max}: the model was made for {model_context_max} at most");
-    }
-    ensure!(context_max >= 16, "--context {context_max}: at least 16");
-    ensure!((1..=1024).contains(&settings.streams), "--streams {}: 1 to 1024", settings.streams);
-    ensure!((1..=4096).contains(&settings.chunk), "--chunk {}: 1 to 4096", settings.chunk);
-    let tile = u32::try_from(TILE_KEYS).context("a tile is small")?;
-    // One stream may use the whole context; more share two of them.
-    let pages = context_max.div_ceil(tile) * settings.streams.min(2) + settings.streams;
-    Ok(Shapes {
-        chunk_rows_max: settings.chunk,
-        round_rows_max: settings.chunk + settings.streams,
-        streams_max: settings.streams,
-        context_max,
-        pages,
-    })
 }

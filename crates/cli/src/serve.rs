@@ -1,13 +1,14 @@
 //! `baton serve`: rank 0, its endpoint and, unless the others are started by hand, their
 //! processes.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use arith::base::Rank;
 use backend::Backend;
 use cpu::{Cpu, Isa};
@@ -24,8 +25,7 @@ use crate::args::{Serve, Shared};
 use crate::local::{Locals, Recipe};
 use crate::model::Model;
 use crate::rank::{self, Joined, Place};
-use crate::signal::Signals;
-use crate::source;
+use crate::{signal, source};
 
 /// How long a drained ring may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,8 +39,12 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // The port first: nothing is loaded for an address that is taken.
     let address = SocketAddr::new(args.host, args.port);
-    let listener = runtime.block_on(TcpListener::bind(address)).with_context(|| {
-        format!("can't listen on {address}: choose another --port, or stop what uses it")
+    let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
+        let hint = match e.kind() {
+            ErrorKind::AddrInUse => "choose another --port, or stop what uses it",
+            _ => "choose another --host or --port",
+        };
+        anyhow!("can't listen on {address}: {hint}: {e}")
     })?;
     let address = listener.local_addr()?;
     let path = source::resolve(&args.shared.model)?;
@@ -52,7 +56,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     for note in text.notes() {
         tracing::info!("{note}");
     }
-    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let (first, second) = runtime.block_on(async { signal::twice() })?;
     let mut head = Head::start(args, &model, log)?;
     tracing::info!(
         "serving {} on http://{address}/v1, layout {}, context {}",
@@ -65,14 +69,18 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     let mut serving = false;
     let ended = async {
         tokio::select! {
-            name = signals.ended() => {
+            name = first => {
                 serving = head.handle.state() == RingState::Ready;
                 tracing::info!("{name}: no new requests, running replies may finish");
             }
             _ = &mut head.gone => {}
         }
     };
-    let served = runtime.block_on(api::serve(listener, app, ended));
+    let hurry = async {
+        let name = second.await;
+        tracing::info!("{name} again: running replies end now");
+    };
+    let served = runtime.block_on(api::serve(listener, app, ended, hurry));
     head.end(&runtime, serving)?;
     served?;
     tracing::info!("done");
@@ -118,9 +126,11 @@ impl Head {
         let secret = key::generate_secret()?;
         let encryption = args.shared.encryption.into();
         let places = rank::local_places(world, &Key::from_bytes(&*secret)?, encryption)?;
+        // The file that was found, so that no rank finds, downloads or checks it again.
+        let found = model.checkpoint.path().to_str().unwrap_or(&args.shared.model).to_owned();
         let transport = places[0].transport(model)?;
         let recipe = Recipe {
-            shared: args.shared.clone(),
+            shared: Shared { model: found, ..args.shared.clone() },
             layout: model.layout.to_string(),
             threads,
             secret,

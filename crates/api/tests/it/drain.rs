@@ -80,6 +80,20 @@ fn at_the_deadline_running_replies_end_with_an_error() {
 }
 
 #[test]
+fn in_a_hurry_running_replies_end_with_an_error_at_once() {
+    let mut server = Server::start();
+    let running = stream(&server, "[[endless]]", 100_000);
+    server.shut_down();
+    wait_for_drain(&server);
+    let start = Instant::now();
+    server.hurry();
+    let error: Value = serde_json::from_str(&running.events().pop().unwrap()).unwrap();
+    assert_eq!(error["error"]["code"], "draining");
+    server.join();
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
 fn a_client_that_reads_nothing_does_not_hold_the_shutdown() {
     let mut server = Server::within(Limits {
         drain_timeout_ms: 200,

@@ -101,6 +101,8 @@ fn other_paths_and_methods_have_error_bodies() {
     assert_eq!(error_of(reply), (405, "method_not_allowed".into(), None));
     let expected = (404, "model_not_found".into(), Some("model".into()));
     assert_eq!(error_of(get(server.addr, "/v1/models/other")), expected);
+    let expected = (400, "invalid_value".into(), Some("model".into()));
+    assert_eq!(error_of(get(server.addr, "/v1/models/%ff")), expected);
 }
 
 #[test]

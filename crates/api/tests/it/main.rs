@@ -28,6 +28,7 @@ pub struct Server {
     pub addr: SocketAddr,
     pub fake: Fake,
     shutdown: Option<oneshot::Sender<()>>,
+    hurry: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -44,6 +45,7 @@ impl Server {
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
         let (shutdown, asked) = oneshot::channel();
+        let (hurry, pressed) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
@@ -52,15 +54,26 @@ impl Server {
                 let asked = async {
                     let _ = asked.await;
                 };
-                serve(listener, app, asked).await.unwrap();
+                let pressed = async {
+                    // Dropped without a word: nobody is in a hurry.
+                    if pressed.await.is_err() {
+                        std::future::pending().await
+                    }
+                };
+                serve(listener, app, asked, pressed).await.unwrap();
             });
         });
-        Self { addr, fake, shutdown: Some(shutdown), thread: Some(thread) }
+        Self { addr, fake, shutdown: Some(shutdown), hurry: Some(hurry), thread: Some(thread) }
     }
 
     /// Asks for the shutdown; the server drains.
     pub fn shut_down(&mut self) {
         drop(self.shutdown.take());
+    }
+
+    /// Ends what still runs.
+    pub fn hurry(&mut self) {
+        self.hurry.take().unwrap().send(()).unwrap();
     }
 
     /// Waits until `serve` has returned.

@@ -8,7 +8,7 @@ mod tests;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 pub use axes::{Placement, placements};
 pub use load::{Load, Outcome, one};
@@ -46,6 +46,7 @@ impl std::fmt::Display for Coordinates {
 pub fn run(args: &Check) -> Result<()> {
     let path = source::resolve(&args.model)?;
     let cells = cells(args, &path)?;
+    check_sizes(args, &path, &cells)?;
     let (vocab, _) = facts(&path)?;
     let load = Load::new(vocab, args.prompt, args.tokens, args.seed);
     println!("{}: {} cells of {} replies", path.display(), cells.len(), load.len());
@@ -113,13 +114,24 @@ fn cells(args: &Check, path: &Path) -> Result<Vec<Coordinates>> {
     Ok(picked.iter().map(cell).collect())
 }
 
+/// Refuses what some cell could not run with before the first one runs.
+fn check_sizes(args: &Check, path: &Path, cells: &[Coordinates]) -> Result<()> {
+    let context_max = weights::Checkpoint::open(path)?.config().context_max();
+    for at in cells {
+        settings(args, at).shapes(context_max)?;
+        let threads_max = cpu::THREADS_MAX;
+        ensure!(at.threads <= threads_max, "--threads {}: at most {threads_max}", at.threads);
+    }
+    Ok(())
+}
+
 fn settings(args: &Check, at: &Coordinates) -> Settings {
     Settings {
         layout: Some(at.placement.layout.to_string()),
         loop_mode: at.placement.loop_mode,
         kv: args.kv.into(),
         context: Some((args.prompt + args.tokens + 1).max(64)),
-        streams: at.streams.max(1),
+        streams: at.streams,
         chunk: at.chunk,
         depth: at.depth,
         ..Settings::default()

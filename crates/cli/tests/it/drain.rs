@@ -78,6 +78,26 @@ fn a_reply_that_outlasts_the_drain_ends_by_name() {
 }
 
 #[test]
+fn a_second_signal_ends_replies_by_name() {
+    let _turn = Turn::alone();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut server = Server::ready(&TINY, &["--world", "3"]);
+        let mut reply = server.endless();
+        reply.read(5);
+        // Twice at once, as `timeout` does it, is one wish.
+        server.process.signal(signal);
+        server.process.signal_group(signal);
+        std::thread::sleep(std::time::Duration::from_millis(900));
+        assert!(server.process.is_alive());
+        reply.read(5);
+        server.process.signal(signal);
+        let all = reply.finish();
+        assert!(failed_by_name(&all).contains("shutting down"), "{all:?}");
+        server.process.ends_well(s(5));
+    }
+}
+
+#[test]
 fn a_ring_that_lacks_a_rank_ends_at_once() {
     let _turn = Turn::shared();
     let ring = ByHand::new("lacking", &TINY, &format!("0:4,4:{LAYERS}"));

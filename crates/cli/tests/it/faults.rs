@@ -185,7 +185,8 @@ fn a_canary_of_other_bytes_keeps_the_server_shut() {
     let said = wait_for(s(10), || {
         let (status, ready) = server.get("/ready");
         assert_eq!(status, 503, "{ready}");
-        ready["detail"].as_str().unwrap().contains("OtherCanary").then_some(())
+        let detail = ready["detail"].as_str().unwrap();
+        (detail.contains("OtherCanary") && detail.contains(kept.to_str().unwrap())).then_some(())
     });
     assert!(said.is_some(), "{}", server.health());
     assert_eq!(server.complete(&greedy("hello", 4)).0, 503);

@@ -105,10 +105,20 @@ fn sizes_that_do_not_fit_are_named() {
     serve_fails(&TINY, &["--context", "1"], &["--context 1", "16"]);
     serve_fails(&TINY, &["--streams", "5000"], &["--streams 5000", "1024"]);
     serve_fails(&TINY, &["--chunk", "0"], &["--chunk 0", "4096"]);
+    serve_fails(&TINY, &["--depth", "0"], &["--depth 0", "64"]);
+    serve_fails(&TINY, &["--depth", "65"], &["--depth 65", "64"]);
     let memory = ["rank", "layers", "MiB", "free", "--context"];
     serve_fails(&TINY, &["--context", "268435456"], &memory);
     serve_fails(&TINY, &["--context", "268435456", "--world", "3"], &memory);
     serve_fails(&TINY, &["--threads", "1000000"], &["1000000"]);
+    // Before the first cell runs.
+    let model = TINY.to_str().unwrap();
+    fails(&["check", model, "--chunks", "1,9999"], 1, &["--chunk 9999", "4096"]);
+    fails(&["check", model, "--streams", "1,0"], 1, &["--streams 0"]);
+    fails(&["check", model, "--depths", "1,65"], 1, &["--depth 65"]);
+    fails(&["check", model, "--threads", "1,2000"], 1, &["--threads 2000", "1024"]);
+    fails(&["check", model, "--tokens", "0"], 2, &["--tokens"]);
+    fails(&["chat", "--temperature", "nan", "hi"], 2, &["--temperature", "0 to 2"]);
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod memory;
 mod model;
 mod netns;
 mod oracle;
+mod output;
 mod parts;
 mod process;
 mod proxy;
