@@ -285,6 +285,11 @@ pub struct Chat {
     pub max_tokens: u32,
 }
 
+/// Reads a count of 1 or more.
+fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..)
+}
+
 /// `baton check`.
 #[derive(Args, Debug)]
 pub struct Check {
@@ -315,10 +320,10 @@ pub struct Check {
     #[arg(long)]
     pub pairwise: bool,
     /// Tokens of each reply.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one())]
     pub tokens: u32,
     /// Tokens of the longest prompt.
-    #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = at_least_one())]
     pub prompt: u32,
     /// Seed of random layouts and prompts.
     #[arg(long, default_value_t = 1)]
