@@ -48,6 +48,7 @@ impl<J: Join> Follower<J> {
                 }
             };
             let Err(error) = self.epoch(&links, engine);
+            let error = inbox::first_cause(&links.inbound, error);
             tracing::debug!("rank {rank}: table {:?}", engine.table());
             error.tell(&links, rank);
             engine.reset();

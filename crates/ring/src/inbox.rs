@@ -41,6 +41,18 @@ pub fn wait(inbound: &Receiver<Inbound>, deadline: Option<Instant>) -> Result<Wa
     }
 }
 
+/// The cause of a link's end: a stop that waits unread knows more of it than a send that failed.
+pub fn first_cause(inbound: &Receiver<Inbound>, error: RingError) -> RingError {
+    if !matches!(error, RingError::Link(_)) {
+        return error;
+    }
+    let is_stop = |item: &Inbound| matches!(item, Inbound::Frame(f) if f.kind == Kind::Stop);
+    match inbound.try_iter().find(is_stop) {
+        Some(Inbound::Frame(frame)) => stopped(&frame),
+        _ => error,
+    }
+}
+
 fn stopped(frame: &Frame) -> RingError {
     match Stop::decode(&frame.payload) {
         Ok(stop) => RingError::Stopped { origin: stop.origin, reason: stop.reason },
@@ -74,5 +86,26 @@ pub fn control(
                 return Err(RingError::BootTimeout { rank: owing, what, waited: timeout });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn an_unread_stop_is_the_cause_of_a_send_that_failed() {
+        let (inbox, inbound) = channel();
+        let closed = |rank| LinkError::LinkClosed { rank: Rank(rank), reason: "gone".into() };
+        let failed = || RingError::Link(closed(2));
+        assert!(first_cause(&inbound, failed()).to_string().contains("rank 2"));
+        let stop = Stop { origin: Rank(2), reason: closed(1).to_string() };
+        for item in [Inbound::Poke, Inbound::Frame(Frame::stop(&stop)), Inbound::Broken(closed(2))]
+        {
+            inbox.send(item).expect("the receiver is here");
+        }
+        assert!(first_cause(&inbound, failed()).to_string().contains("rank 1"));
     }
 }

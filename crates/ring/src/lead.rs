@@ -148,6 +148,7 @@ impl<J: Join> Leader<J> {
         self.driver.set_facts(self.facts(&rounds));
         self.driver.set_state(RingState::Ready);
         let served = self.serve(&mut rounds);
+        let served = served.map_err(|error| inbox::first_cause(&links.inbound, error));
         let failure = match &served {
             Ok(()) => Failure::Draining,
             Err(error) => Failure::Ring(error.to_string()),
