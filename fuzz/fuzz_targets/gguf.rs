@@ -1,5 +1,4 @@
-//! A checkpoint of any bytes: header, config, places of the tensors, tokenizer and template; and
-//! the manifest beside one.
+//! A checkpoint of any bytes: config, places of the tensors, and their bytes.
 #![no_main]
 
 use std::fs::File;
@@ -11,32 +10,12 @@ use std::sync::LazyLock;
 use arith::attention::Heads;
 use arith::format::Format;
 use libfuzzer_sys::fuzz_target;
-use text::Text;
 use weights::gguf::Header;
-use weights::{Checkpoint, Manifest, synthetic};
+use weights::{Checkpoint, synthetic};
 
 fuzz_target!(init: baton_fuzz::plant(seeds()), |data: &[u8]| {
-    if data.starts_with(b"{") {
-        return list(data);
-    }
-    let opened = open(data);
-    match Header::parse(data) {
-        Ok(header) => {
-            assert!(header.tensors.len() as u64 <= weights::gguf::limits::TENSORS_MAX);
-            // One in sixteen: the patterns of a tokenizer take milliseconds to compile.
-            let sum = data.iter().fold(0u8, |sum, &byte| sum.wrapping_add(byte));
-            if sum.is_multiple_of(16)
-                && let Ok(text) = Text::from_metadata(&header.metadata)
-            {
-                speak(&text);
-            }
-        }
-        Err(error) => {
-            assert!(opened.is_none(), "opened, but: {error}");
-            assert!(error.to_string().len() < 4 << 10, "a long error");
-        }
-    }
-    if let Some(checkpoint) = opened {
+    if let Some(checkpoint) = open(data) {
+        assert!(Header::parse(data).is_ok());
         read(&checkpoint);
     }
 });
@@ -55,12 +34,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let mut specs: Vec<_> =
         formats.map(|format| synthetic::Llama { format, ..small.clone() }).into();
     specs.push(synthetic::Llama { tied: false, ..small });
-    let mut seeds: Vec<Vec<u8>> =
-        specs.iter().map(|spec| synthetic::llama_writer(spec).finish()).collect();
-    let whole = open(&seeds[0]).expect("a legal checkpoint");
-    let manifest = Manifest::of(&whole, None).expect("a whole file");
-    seeds.push(manifest.to_json().into_bytes());
-    seeds
+    specs.iter().map(|spec| synthetic::llama_writer(spec).finish()).collect()
 }
 
 /// A file without a name, for what reads files alone.
@@ -94,27 +68,4 @@ fn read(checkpoint: &Checkpoint) {
     let layers = checkpoint.config().layers();
     let all: u64 = checkpoint.tensors().iter().map(|info| info.bytes as u64).sum();
     assert_eq!(checkpoint.bytes_of(0..layers, true), all);
-}
-
-/// What reads as a manifest is written and read as the same.
-fn list(text: &[u8]) {
-    match Manifest::parse(text) {
-        Ok(manifest) => {
-            let again = Manifest::parse(manifest.to_json().as_bytes());
-            assert_eq!(again.ok(), Some(manifest));
-        }
-        Err(error) => assert!(error.to_string().len() < 4 << 10, "a long error"),
-    }
-}
-
-/// The tokenizer works, whatever it is.
-fn speak(text: &Text) {
-    let _ = text.encode("Hello, <|im_start|>w\u{f6}rld 123!");
-    let mut reply = text.detokenizer();
-    for id in [0, 1, 255, 256, u32::MAX] {
-        reply.push(id);
-    }
-    reply.finish();
-    let user = serde_json::json!({"role": "user", "content": "Hello"});
-    let _ = text.render(&[user], true, &serde_json::Map::new());
 }

@@ -91,6 +91,7 @@ fn seeds() -> Vec<Vec<u8>> {
         ),
         (1, json!({"prompt": "<|im_start|>abc", "stop": "b", "max_tokens": 64})),
         (1, json!({"prompt": [1, 2, 257]})),
+        (1, json!({"prompt": [258]})),
         (1, json!({"prompt": [[195, 169, 195]], "stop": ["\u{e9}"]})),
     ];
     let seed =

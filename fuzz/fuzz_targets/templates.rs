@@ -79,6 +79,8 @@ fn seeds() -> Vec<Vec<u8>> {
     for template in [
         "{% set ns = namespace(s='ab') %}{% for i in range(9) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
         "{{ messages | tojson(indent=2, sort_keys=true, ensure_ascii=true, separators=[',', ':']) }}",
+        "{{ [1] | tojson(indent=65) }}{{ 'a' * 999999999 }}{{ '{:999999999}'.format(1) }}",
+        "{{ [1] | tojson(indent=999999999) }}",
         "{{ strftime_now('%d %b %Y %H') }}{{ raise_exception('no') }}",
         "{% macro f(x) %}{{ x }}{% endmacro %}{% generation %}{{ f('a' * 9) }}{% endgeneration %}",
         "{{ messages | map(attribute='role') | join(',') | upper }}{{ 'a,b'.split(',')[-1].strip() }}",

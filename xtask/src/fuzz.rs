@@ -10,10 +10,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::step::{self, Steps};
 
-/// The targets with the largest single allocation that each may make, in MiB. The long ones come
-/// first.
-const TARGETS: [(&str, u32); 7] = [
-    ("gguf", 64),
+/// The targets, with the largest single allocation that each may make, in MiB.
+const TARGETS: [(&str, u32); 8] = [
+    ("gguf", 16),
+    ("header", 16),
     ("templates", 256),
     ("handshake", 16),
     ("tokens", 64),
@@ -126,7 +126,12 @@ impl Bench {
         let mut prefix = OsString::from("-artifact_prefix=");
         prefix.push(artifacts.join(""));
         let binary = self.folder.join(&self.host).join("release").join(name);
-        let output = Command::new(&binary)
+        let mut command = Command::new(&binary);
+        let words = self.manifest.join("words").join(format!("{name}.dict"));
+        if words.is_file() {
+            command.arg(format!("-dict={}", words.display()));
+        }
+        let output = command
             .arg(&corpus)
             .arg(prefix)
             .arg(format!("-max_total_time={seconds}"))

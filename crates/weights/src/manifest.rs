@@ -18,6 +18,8 @@ pub const FILE: &str = "baton.manifest.json";
 const VERSION: u32 = 1;
 /// Most bytes of a manifest: room for 65,536 tensors with long names.
 const BYTES_MAX: u64 = 32 << 20;
+/// Most characters of an error, which may repeat a value.
+const REASON_CHARS_MAX: usize = 512;
 
 /// Every tensor of a model and its SHA-256.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +50,11 @@ struct Entry {
 }
 
 fn bad(reason: String) -> WeightsError {
-    WeightsError::Manifest { reason }
+    WeightsError::Manifest { reason: cut(&reason) }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(REASON_CHARS_MAX).collect()
 }
 
 /// The manifest at `at`, if there is one.
@@ -203,7 +209,7 @@ impl Entry {
         }
         let format = types::by_name(&self.dtype).ok_or_else(|| WeightsError::UnsupportedType {
             name: name.clone(),
-            found: self.dtype.clone(),
+            found: cut(&self.dtype),
             expected: types::READ,
         })?;
         let digest = digest::parse_hex(&self.sha256).ok_or_else(|| {

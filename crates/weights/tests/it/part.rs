@@ -371,6 +371,17 @@ fn a_checkpoint_of_a_size_is_at_least_that_large_with_wide_rows() {
     }
 }
 
+#[test]
+fn a_refused_manifest_repeats_little_of_a_bad_value() {
+    let long = "x".repeat(9_999);
+    let entry = |dtype: &str| serde_json::json!({"name": "a", "dtype": dtype, "shape": [1, 32], "sha256": long});
+    for tensors in [vec![entry("Q8_0")], vec![entry(&long)], vec![Value::from(long.clone())]] {
+        let text = serde_json::json!({"version": 1, "file": "a", "tensors": tensors}).to_string();
+        let said = Manifest::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(said.contains("xxx") && said.len() < 1_000, "{said}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
