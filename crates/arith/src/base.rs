@@ -49,3 +49,8 @@ pub const TILE_KEYS: usize = 64;
 pub const CHUNK_KEYS: usize = 512;
 /// Values along K that share one activation scale.
 pub const SLICE_VALUES: usize = 256;
+
+/// Pages of [`TILE_KEYS`] that `positions` keys take.
+pub fn pages_of(positions: u32) -> u32 {
+    positions.div_ceil(TILE_KEYS as u32)
+}

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use arith::attention::KvDtype;
-use arith::base::{ARITH, Rank, TILE_KEYS};
+use arith::base::{ARITH, Rank, pages_of};
 use cpu::Cpu;
 use ring::boot::BootTimes;
 use ring::canary::Canary;
@@ -91,9 +91,8 @@ impl Settings {
         ensure!((1..=4096).contains(&self.chunk), "--chunk {}: 1 to 4096", self.chunk);
         let depths = 1..=wire::limit::DEPTH_MAX;
         ensure!(depths.contains(&self.depth), "--depth {}: 1 to {}", self.depth, depths.end());
-        let tile = u32::try_from(TILE_KEYS).context("a tile is small")?;
         // One stream may use the whole context; more share two of them.
-        let pages = context_max.div_ceil(tile) * self.streams.min(2) + self.streams;
+        let pages = pages_of(context_max) * self.streams.min(2) + self.streams;
         Ok(Shapes {
             chunk_rows_max: self.chunk,
             round_rows_max: self.chunk + self.streams,

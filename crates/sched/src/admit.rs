@@ -1,10 +1,10 @@
 //! KV pages: who is let in, who grows, who gives way.
 
-use arith::base::{StreamId, TILE_KEYS};
+use arith::base::{StreamId, TILE_KEYS, pages_of};
 use wire::plan::Op;
 
 use crate::Scheduler;
-use crate::stream::{Slot, Stream, pages_of};
+use crate::stream::{Slot, Stream};
 
 impl Scheduler {
     /// Pages reserved by all streams, those included whose end is not issued yet.

@@ -21,7 +21,7 @@ mod stream;
 
 pub use request::{Event, Failure, Finish, Refusal, Request};
 pub use scheduler::Scheduler;
-pub use stream::SlotState;
+pub use wire::slot::SlotState;
 
 /// A request's name, unique for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

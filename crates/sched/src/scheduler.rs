@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use arith::base::{Round as RoundNumber, StreamId, TILE_KEYS};
 use wire::plan::Op;
 
+use crate::SlotState;
 use crate::reply::Reply;
-use crate::stream::{Slot, SlotState, Stream};
+use crate::stream::{Slot, Stream};
 use crate::{Event, Failure, Finish, Limits, Refusal, Request, RequestId};
 
 /// Requests in, rounds out, results in, tokens out.

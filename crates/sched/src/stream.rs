@@ -1,26 +1,10 @@
 //! A stream as rank 0 sees it: what the stages hold of it, and what it computes next.
 
-use arith::base::{Generation, StreamId, TILE_KEYS};
+use arith::base::{Generation, StreamId, pages_of};
 use wire::plan::{Entry, Op, Want};
 
-use crate::Round;
 use crate::reply::Reply;
-
-/// What every stage holds of a stream once it has done the last issued round; equal, field by
-/// field, to the stages' tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotState {
-    /// The stream.
-    pub id: StreamId,
-    /// Changes of state so far.
-    pub generation: Generation,
-    /// Position before the last window.
-    pub first: u32,
-    /// Rows of the last window, not yet settled.
-    pub rows: u32,
-    /// KV pages held.
-    pub pages: u32,
-}
+use crate::{Round, SlotState};
 
 /// A place for a stream; its index is the stream's id.
 #[derive(Debug)]
@@ -35,11 +19,6 @@ pub(crate) enum Slot {
     },
     /// That round is in the ring. The id is free once it has come back.
     Echoing,
-}
-
-/// Pages of `positions` keys.
-pub(crate) fn pages_of(positions: u32) -> u32 {
-    positions.div_ceil(TILE_KEYS as u32)
 }
 
 /// A running stream.

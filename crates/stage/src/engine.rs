@@ -1,11 +1,12 @@
 //! The contract between a stage and whoever drives it.
 
-use arith::base::{Generation, StreamId};
+use arith::base::StreamId;
 use wire::plan::Plan;
 
 use crate::StageError;
 
 pub use wire::control::Shapes;
+pub use wire::slot::SlotState;
 
 /// What a stage computes a round from.
 #[derive(Clone, Copy, Debug)]
@@ -36,21 +37,6 @@ impl Input<'_> {
         }
         Err(StageError::OtherShape { what, most: most as u64, found: found as u64 })
     }
-}
-
-/// A stream's entry in a rank's table; equal on every rank after every round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotState {
-    /// The stream.
-    pub id: StreamId,
-    /// Changes of state so far.
-    pub generation: Generation,
-    /// Position before the last window.
-    pub first: u32,
-    /// Rows of the last window, not yet settled.
-    pub rows: u32,
-    /// KV pages held.
-    pub pages: u32,
 }
 
 /// A stage as the ring drives it, whatever its backend and family.

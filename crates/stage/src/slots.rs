@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use arith::base::{Generation, StreamId, TILE_KEYS};
+use arith::base::{Generation, StreamId, pages_of};
 use backend::{RowAt, RowMap};
 use wire::plan::{Entry, KeepOp, Op, Plan};
 
@@ -80,11 +80,6 @@ pub struct Effects {
     /// Whether each keep of the plan was held. Kept states are not built: saves and drops are
     /// answered with `false`, a restore is refused.
     pub held: Vec<bool>,
-}
-
-/// Pages that `positions` keys take.
-pub fn pages_of(positions: u32) -> u32 {
-    positions.div_ceil(TILE_KEYS as u32)
 }
 
 impl Slots {

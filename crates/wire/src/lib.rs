@@ -25,6 +25,7 @@ pub mod preamble;
 pub mod reader;
 pub mod ring_check;
 pub mod rows;
+pub mod slot;
 pub mod stop;
 
 pub use error::{Fault, WireError};

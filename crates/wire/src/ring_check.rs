@@ -1,7 +1,7 @@
 //! What rank 0 requires of the ring's descriptions before a round runs.
 
 use arith::attention::KvDtype;
-use arith::base::{Rank, TILE_KEYS};
+use arith::base::{Rank, pages_of};
 
 use crate::control::Agree;
 use crate::describe::{Describe, Digest, Ends, RowDtype, Shapes};
@@ -174,7 +174,7 @@ fn check_tensors(one: &Describe, expected: &Expected<'_>) -> Result<(), WireErro
 }
 
 fn check_capacity(one: &Describe, expected: &Expected<'_>) -> Result<(), WireError> {
-    let pages = expected.context_min.div_ceil(TILE_KEYS as u32);
+    let pages = pages_of(expected.context_min);
     if one.shapes.pages < pages {
         let fault = Fault::new("describe.pages", format!("{pages} or more"), one.shapes.pages);
         return Err(WireError::TooFewPages(fault));

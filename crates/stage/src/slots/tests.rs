@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use wire::plan::{Keep, Want};
 
+use arith::base::TILE_KEYS;
+
 use super::*;
 
 const SHAPES: Shapes = Shapes {
