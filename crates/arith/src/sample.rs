@@ -24,17 +24,21 @@ pub struct Sampling {
 pub const TEMPERATURE_MIN: f64 = 1e-6;
 
 /// The splitmix64 finaliser.
-fn mix(mut x: u64) -> u64 {
+pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
+/// The part of the noise's hash that all candidates of a draw share.
+pub fn noise_key(seed: u64, position: u32) -> u64 {
+    let x = mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    mix(x ^ u64::from(position).wrapping_mul(0xd1b5_4a32_d192_ed03))
+}
+
 /// Gumbel noise `-ln(-ln u)` of one candidate, u a hash of (seed, absolute position, token id).
 pub fn noise(seed: u64, position: u32, id: u32) -> f64 {
-    let x = mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15));
-    let x = mix(x ^ u64::from(position).wrapping_mul(0xd1b5_4a32_d192_ed03));
-    let x = mix(x ^ u64::from(id));
+    let x = mix(noise_key(seed, position) ^ u64::from(id));
     let u = (x >> 11) as f64 * f64::from_bits(0x3ca0_0000_0000_0000) // 2^-53
         + f64::from_bits(0x3c90_0000_0000_0000); // 2^-54
     -libm::log(-libm::log(u))

@@ -5,7 +5,7 @@
 //! where a bound on it, read from the leading zeros of the hash, says that it could win. Each
 //! shortcut is either exact or notices that it can't tell, and then the plain form decides.
 
-use arith::sample::{TEMPERATURE_MIN, noise};
+use arith::sample::{TEMPERATURE_MIN, mix, noise, noise_key};
 use sha2::{Digest, Sha256};
 
 pub use arith::sample::Sampling;
@@ -230,19 +230,6 @@ fn race(candidates: impl Iterator<Item = Candidate>, seed: u64, position: u32) -
         }
     }
     best.1
-}
-
-/// The splitmix64 finaliser.
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// The part of the noise's hash that all candidates of a draw share.
-fn noise_key(seed: u64, position: u32) -> u64 {
-    let x = mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15));
-    mix(x ^ u64::from(position).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
 /// No less than the candidate's noise. With u = 1 - v, `-ln(-ln u) <= -ln v`, since

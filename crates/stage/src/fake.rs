@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use arith::base::StreamId;
+use arith::sample::mix;
 use wire::plan::Plan;
 
 use crate::fault::missed_rollback;
@@ -85,7 +86,7 @@ impl Fake {
             self.settle(settled);
         }
         for id in &effects.opened {
-            let fresh = vec![vec![mix(0, 0)]; self.config.range.len()];
+            let fresh = vec![vec![step(0, 0)]; self.config.range.len()];
             self.streams.insert(*id, fresh);
         }
         for span in &effects.spans {
@@ -104,10 +105,10 @@ impl Fake {
             }
             let last = *trail.last().expect("a trail starts with the state before the window");
             let place = (u64::from(layer) << 32) | u64::from(position);
-            let state = mix(digest(row, last), place);
+            let state = step(digest(row, last), place);
             trail.push(state);
             for (i, x) in row.iter_mut().enumerate() {
-                *x = value(mix(state, i as u64));
+                *x = value(step(state, i as u64));
             }
         }
     }
@@ -148,7 +149,7 @@ impl Engine for Fake {
                 match input {
                     Input::Tokens(ids) => {
                         let token = u64::from(ids[row]);
-                        values.iter_mut().zip(0..).for_each(|(x, i)| *x = value(mix(token, i)));
+                        values.iter_mut().zip(0..).for_each(|(x, i)| *x = value(step(token, i)));
                     }
                     Input::Rows(rows) => {
                         values.copy_from_slice(&rows[row * hidden..(row + 1) * hidden]);
@@ -165,7 +166,7 @@ impl Engine for Fake {
         for row in rows.chunks_exact(self.config.hidden) {
             let start = out.len();
             let state = digest(row, 1);
-            out.extend((0..self.config.vocab as u64).map(|i| value(mix(state, i)) / 65536.0));
+            out.extend((0..self.config.vocab as u64).map(|i| value(step(state, i)) / 65536.0));
             out[start + (state % self.config.vocab as u64) as usize] += 1.0;
         }
         Ok(())
@@ -190,13 +191,10 @@ fn value(state: u64) -> f32 {
 }
 
 fn digest(row: &[f32], seed: u64) -> u64 {
-    row.iter().fold(seed, |state, x| mix(state, u64::from(x.to_bits())))
+    row.iter().fold(seed, |state, x| step(state, u64::from(x.to_bits())))
 }
 
 /// One step of splitmix64 over a pair.
-fn mix(a: u64, b: u64) -> u64 {
-    let mut z = a.rotate_left(23) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+fn step(a: u64, b: u64) -> u64 {
+    mix(a.rotate_left(23) ^ b.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use arith::attention::Heads;
 use arith::format::Format;
+use arith::sample::mix;
 
 use crate::gguf::write::Writer;
 use crate::quantise::quantise;
@@ -254,10 +255,6 @@ impl Noise {
 
     fn next(&mut self) -> f32 {
         self.0 = self.0.wrapping_add(Self::STEP);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        (mix(self.0) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 }

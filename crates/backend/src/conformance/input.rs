@@ -2,6 +2,7 @@
 
 use arith::base::SLICE_VALUES;
 use arith::format::Format;
+use arith::sample::mix;
 
 /// What output buffers hold before a call; rows past the call's count must still hold it.
 pub(super) const POISON: f32 = 12345.678;
@@ -16,9 +17,7 @@ impl Noise {
 
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        mix(self.0)
     }
 
     /// 0 .. `end`.

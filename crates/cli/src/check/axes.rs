@@ -1,6 +1,7 @@
 //! The axes of a check and the cells that cover them: every combination, or every pair of values.
 
 use anyhow::{Result, bail, ensure};
+use arith::sample::mix;
 use wire::layout::Layout;
 
 /// Most cells of one check.
@@ -73,10 +74,7 @@ impl SplitMix {
     /// The next value.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
+        mix(self.0)
     }
 
     /// A value below `limit` (0 for a limit of 0).
