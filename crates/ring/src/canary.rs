@@ -78,42 +78,29 @@ fn flight(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingErro
         prompt_logits: false,
         hash_logits: true,
     };
-    let refused = |refusal: sched::Refusal| RingError::CanaryRefused(refusal.to_string());
-    rounds.submit(CANARY, request).map_err(refused)?;
+    let failed = |why: String| Err(RingError::CanaryRefused(why));
+    if let Err(refusal) = rounds.submit(CANARY, request) {
+        return failed(refusal.to_string());
+    }
+    let (owner, mut events) = tokio::sync::mpsc::channel(TOKENS as usize + 1);
+    rounds.owners.insert(CANARY, owner);
     let mut hash = Sha256::new();
-    loop {
+    // Until the rounds that close its stream on every rank are back too.
+    while !rounds.sched.idle() {
         rounds.issue()?;
-        let frame = match inbox::wait(&rounds.links.inbound, rounds.deadline())? {
-            Wake::Frame(frame) => frame,
-            Wake::Poke => continue,
+        match inbox::wait(&rounds.links.inbound, rounds.deadline())? {
+            Wake::Frame(frame) => rounds.land(frame)?,
+            Wake::Poke => {}
             Wake::Late => return Err(rounds.stalled()),
-        };
-        for (_, event) in rounds.land(frame)? {
+        }
+        while let Ok(event) = events.try_recv() {
             match event {
                 Event::Token { id } => hash.update(id.to_le_bytes()),
-                Event::Failed(failure) => {
-                    return Err(RingError::CanaryRefused(failure.to_string()));
-                }
-                Event::Done { logits_sha256, .. } => {
-                    hash.update(logits_sha256.unwrap_or_default());
-                    settle(rounds)?;
-                    return Ok(hash.finalize().into());
-                }
+                Event::Done { logits_sha256, .. } => hash.update(logits_sha256.unwrap_or_default()),
+                Event::Failed(failure) => return failed(failure.to_string()),
                 _ => {}
             }
         }
     }
-}
-
-/// Flies the rounds that close the canary's stream on every rank.
-fn settle(rounds: &mut Rounds<'_>) -> Result<(), RingError> {
-    while !rounds.sched.idle() {
-        rounds.issue()?;
-        match inbox::wait(&rounds.links.inbound, rounds.deadline())? {
-            Wake::Frame(frame) => drop(rounds.land(frame)?),
-            Wake::Poke => {}
-            Wake::Late => return Err(rounds.stalled()),
-        }
-    }
-    Ok(())
+    Ok(hash.finalize().into())
 }

@@ -68,22 +68,17 @@ impl<J: Join> Leader<J> {
     pub fn run(mut self, engine: &mut dyn Engine) {
         let mut backoff = Backoff::default();
         loop {
-            let was_ready;
             match self.epoch(engine, &mut backoff) {
                 End::Drained => {
                     self.driver.set_state(RingState::Draining);
                     return;
                 }
                 End::Broken(error) => {
-                    was_ready = self.driver.state() == RingState::Ready;
                     tracing::warn!("rank 0: the ring broke: {error}; weights stay loaded");
                     self.driver.set_state(RingState::Waiting(error.to_string()));
                 }
             }
             engine.reset();
-            if was_ready {
-                backoff.reset();
-            }
             if self.pause(backoff.next_pause()) {
                 return;
             }
@@ -172,7 +167,7 @@ impl<J: Join> Leader<J> {
             }
             let deadline = rounds.deadline();
             match inbox::wait(&rounds.links.inbound, deadline)? {
-                Wake::Frame(frame) => drop(rounds.land(frame)?),
+                Wake::Frame(frame) => rounds.land(frame)?,
                 Wake::Poke => {}
                 Wake::Late => return Err(rounds.stalled()),
             }
@@ -195,7 +190,7 @@ impl<J: Join> Leader<J> {
                 Ok(Command::Drain) | Err(TryRecvError::Disconnected) => {
                     self.driver.set_state(RingState::Draining);
                     let refused = rounds.sched.drain();
-                    rounds.tell(&refused);
+                    rounds.tell(refused);
                     return Ok(true);
                 }
                 Err(TryRecvError::Empty) => return Ok(self.driver.draining()),

@@ -105,9 +105,9 @@ impl<'a> Rounds<'a> {
     }
 
     /// Takes a frame that came back; a whole round becomes tokens.
-    pub(crate) fn land(&mut self, frame: Frame) -> Result<Vec<(RequestId, Event)>, RingError> {
+    pub(crate) fn land(&mut self, frame: Frame) -> Result<(), RingError> {
         if frame.kind == Kind::Cancel {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let Some(flight) = self.flying.front_mut() else {
             return Err(RingError::OutOfTurn {
@@ -126,51 +126,49 @@ impl<'a> Rounds<'a> {
                 });
             }
             flight.echoed = true;
-            if wanted > 0 {
-                return Ok(Vec::new());
+            if wanted == 0 {
+                self.finish(&[]);
             }
-            return Ok(self.finish(&[]));
+            return Ok(());
         }
         hop::expect(&frame, Kind::Rows, number)?;
         let rows = wire::rows::decode(&frame.payload, wanted, self.engine.hidden())?;
         let mut logits = std::mem::take(&mut self.logits);
-        let head = self.engine.logits(&rows, &mut logits);
-        let events = match head {
-            Ok(()) => Ok(self.finish(&logits)),
-            Err(error) => Err(RingError::Stage { rank: Rank(0), error }),
-        };
+        self.engine
+            .logits(&rows, &mut logits)
+            .map_err(|error| RingError::Stage { rank: Rank(0), error })?;
+        self.finish(&logits);
         self.logits = logits;
-        events
+        Ok(())
     }
 
-    fn finish(&mut self, logits: &[f32]) -> Vec<(RequestId, Event)> {
+    fn finish(&mut self, logits: &[f32]) {
         let Some(flight) = self.flying.pop_front() else {
-            return Vec::new();
+            return;
         };
         self.landed = flight.round.number.0;
         self.links.set_progress(flight.round.number, self.landed);
         self.slowest = self.slowest.max(flight.since.elapsed());
         let events = self.sched.complete(flight.round.number, logits, self.engine.vocab());
-        self.tell(&events);
-        events
+        self.tell(events);
     }
 
     /// Hands events to their owners; a channel holds a whole reply, so none ever waits.
-    pub(crate) fn tell(&mut self, events: &[(RequestId, Event)]) {
+    pub(crate) fn tell(&mut self, events: Vec<(RequestId, Event)>) {
         for (id, event) in events {
             let last = matches!(event, Event::Done { .. } | Event::Failed(_));
-            if let Some(owner) = self.owners.get(id) {
-                let _ = owner.try_send(event.clone());
+            if let Some(owner) = self.owners.get(&id) {
+                let _ = owner.try_send(event);
             }
             if last {
-                self.owners.remove(id);
+                self.owners.remove(&id);
             }
         }
     }
 
     pub(crate) fn fail_all(&mut self, failure: Failure) {
         let events = self.sched.fail_all(&failure);
-        self.tell(&events);
+        self.tell(events);
     }
 
     /// When the oldest round in the air counts as stalled.
