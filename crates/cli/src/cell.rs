@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail, ensure};
 use arith::base::Rank;
 use backend::Backend;
 use cpu::{Cpu, Isa};
@@ -133,13 +133,15 @@ impl Cell {
     /// A rank that panicked.
     pub fn stop(mut self) -> Result<()> {
         self.end();
-        let mut ended = self.threads.drain(..).map(JoinHandle::join);
-        if ended.any(|e| e.is_err()) { Err(()) } else { Ok(()) }
-            .map_err(|()| anyhow::anyhow!("a rank panicked"))
-            .context("stopping the ring")
+        let ended: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
+        ensure!(ended.iter().all(Result::is_ok), "a rank panicked while the ring stopped");
+        Ok(())
     }
 
     fn end(&self) {
+        if self.threads.is_empty() {
+            return;
+        }
         self.handle.drain();
         self.stops.iter().for_each(|stop| stop.store(true, Ordering::Release));
         // Rank 0's stop frame must get out before the sockets go.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use weights::Checkpoint;
 
 pub use axes::{Placement, placements};
 pub use load::{Load, Outcome, one};
@@ -45,9 +46,11 @@ impl std::fmt::Display for Coordinates {
 /// running.
 pub fn run(args: &Check) -> Result<()> {
     let path = source::resolve(&args.model)?;
-    let cells = cells(args, &path)?;
-    check_sizes(args, &path, &cells)?;
-    let (vocab, _) = facts(&path)?;
+    let checkpoint = Checkpoint::open(&path)?;
+    let config = checkpoint.config();
+    let cells = cells(args, config.layers())?;
+    check_sizes(args, config.context_max(), &cells)?;
+    let vocab = u32::try_from(config.vocab())?;
     let load = Load::new(vocab, args.prompt, args.tokens, args.seed);
     println!("{}: {} cells of {} replies", path.display(), cells.len(), load.len());
     let started = Instant::now();
@@ -80,14 +83,7 @@ pub fn run(args: &Check) -> Result<()> {
     Ok(())
 }
 
-fn facts(path: &Path) -> Result<(u32, u32)> {
-    let checkpoint = weights::Checkpoint::open(path)?;
-    let config = checkpoint.config();
-    Ok((u32::try_from(config.vocab())?, config.layers()))
-}
-
-fn cells(args: &Check, path: &Path) -> Result<Vec<Coordinates>> {
-    let (_, layers) = facts(path)?;
+fn cells(args: &Check, layers: u32) -> Result<Vec<Coordinates>> {
     let placements = placements(&args.layouts, layers, args.seed)?;
     let sizes = [
         placements.len(),
@@ -115,8 +111,7 @@ fn cells(args: &Check, path: &Path) -> Result<Vec<Coordinates>> {
 }
 
 /// Refuses what some cell could not run with before the first one runs.
-fn check_sizes(args: &Check, path: &Path, cells: &[Coordinates]) -> Result<()> {
-    let context_max = weights::Checkpoint::open(path)?.config().context_max();
+fn check_sizes(args: &Check, context_max: u32, cells: &[Coordinates]) -> Result<()> {
     for at in cells {
         settings(args, at).shapes(context_max)?;
         let threads_max = cpu::THREADS_MAX;

@@ -27,7 +27,7 @@ fn three_against_one(fault: Option<Fault>) -> Result<()> {
         panic!("no check");
     };
     args.model = MODEL.to_str().unwrap().into();
-    let cells = cells(&args, &MODEL)?;
+    let cells = cells(&args, Checkpoint::open(&MODEL)?.config().layers())?;
     let load = Load::new(258, args.prompt, args.tokens, args.seed);
     let run = |at, fault: Option<Fault>| {
         let mut settings = settings(&args, at);
