@@ -75,7 +75,8 @@ fn parse_bytes(text: &str) -> Result<u64> {
 }
 
 fn parse_format(text: &str) -> Result<Format> {
-    types::by_name(text).with_context(|| format!("--format {text}: expected {}", types::READ))
+    let format = text.parse().ok().filter(|&format| types::number(format).is_some());
+    format.with_context(|| format!("--format {text}: expected {}", types::READ))
 }
 
 #[cfg(test)]

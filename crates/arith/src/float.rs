@@ -33,13 +33,15 @@ pub fn flush_scale(a: f32) -> f32 {
     if a.abs() < SCALE_BELOW { 0.0 } else { a }
 }
 
-/// Widens a binary16; magnitudes below 2^-14 (subnormals) become +0.
+/// Widens a binary16, exactly; zeros of both signs are +0.
 pub fn f16_to_f32(half: u16) -> f32 {
     let sign = u32::from(half & 0x8000) << 16;
     let exponent = u32::from(half >> 10) & 31;
     let mantissa = u32::from(half & 0x3ff);
     match exponent {
-        0 => 0.0,
+        0 if mantissa == 0 => 0.0,
+        // 2^-24 a step.
+        0 => f32::from_bits(sign | (mantissa as f32 * f32::from_bits(0x3380_0000)).to_bits()),
         31 => f32::from_bits(sign | 0x7f80_0000 | (mantissa << 13)),
         e => f32::from_bits(sign | ((e + 112) << 23) | (mantissa << 13)),
     }

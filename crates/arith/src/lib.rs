@@ -7,6 +7,7 @@ pub mod count;
 pub mod exp;
 pub mod float;
 pub mod format;
+pub mod gdn;
 pub mod head;
 pub mod linear;
 pub mod norm;

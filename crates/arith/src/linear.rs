@@ -7,7 +7,7 @@ use crate::a16::{self, A16};
 use crate::base::SLICE_VALUES;
 use crate::count;
 use crate::float::{SPOILT, flush, fma, is_spoilt};
-use crate::format::{Matrix, read_block, read_float};
+use crate::format::{Matrix, read_float};
 
 /// Groups that the slices of a row form, added as a balanced tree.
 pub const GROUPS: usize = 8;
@@ -83,13 +83,11 @@ fn grouped(cols: usize, mut add: impl FnMut(usize, Range<usize>, f32) -> f32) ->
 /// The sum of one slice before its scale: blocks in order,
 /// `acc = fma(f32(dot), a, acc)`, then `acc = fma(f32(sum q), c, acc)` where there are offsets.
 pub fn slice_block(matrix: &Matrix<'_>, row: &[u8], values: Range<usize>, q: &[i16]) -> f32 {
-    let format = matrix.format;
-    let (width, bytes) = (format.block_values(), format.block_bytes());
+    let width = matrix.format.block_values();
     let mut w = [0; BLOCK_VALUES_MAX];
     let mut acc = 0.0;
     for from in values.step_by(width) {
-        let at = from / width * bytes;
-        let affine = read_block(format, &row[at..at + bytes], &mut w[..width]);
+        let affine = matrix.read_block(row, from / width, &mut w[..width]);
         let q = &q[from..from + width];
         let dot: i32 = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
         acc = fma(dot as f32, affine.a, acc);

@@ -26,6 +26,12 @@ pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
     if is_spoilt(x) {
         return out.fill(SPOILT);
     }
+    normed(x, w, eps, out);
+    out.iter_mut().for_each(|y| *y = flush(*y));
+}
+
+/// The norm of a sound row before the flush: `(x_i * r) * w_i`.
+pub(crate) fn normed(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
     let mut lanes = [0.0; LANES];
     for (i, &x) in x.iter().enumerate() {
         lanes[i % LANES] = fma(x, x, lanes[i % LANES]);
@@ -33,6 +39,6 @@ pub fn rms_norm(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
     let mean = fma(fold(lanes), 1.0 / x.len() as f32, eps);
     let r = note(1.0 / note(mean.sqrt()));
     for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
-        *out = flush(note(x * r) * w);
+        *out = note(x * r) * w;
     }
 }

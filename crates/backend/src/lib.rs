@@ -5,6 +5,7 @@
 //! an op. Row counts are explicit: buffers hold `rows_max` rows and an op touches the first `rows`.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arith::format::Matrix;
@@ -13,6 +14,7 @@ pub mod conformance;
 pub mod scalar;
 
 pub use arith::attention::{Heads, KvDtype};
+pub use arith::gdn::Gdn;
 pub use arith::rope::{Pairing, RopeRows};
 
 /// Where a row of a round stands: its stream's page table and its absolute position. The row
@@ -23,6 +25,18 @@ pub struct RowAt {
     pub table: usize,
     /// Absolute position of the row.
     pub position: u32,
+}
+
+/// The rows of one stream among those of a round, in order, and where its recurrent state stands:
+/// places of a layer's [`Backend::State`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// Where the state before the first row is; `None` for a stream's start, whose state is zero.
+    pub from: Option<usize>,
+    /// Where the state after the last row goes; may be `from`. No two walks share a place.
+    pub to: usize,
 }
 
 /// The rows of one round, in plan order. Page `p` of a table holds the keys of positions
@@ -84,6 +98,8 @@ pub trait Backend: Send + Sync + 'static {
     type Vector: Send + Sync;
     /// The paged keys and values of one layer.
     type Kv: Send;
+    /// The recurrent state of one layer, a number of places: S and the convolution's tail each.
+    type State: Send;
 
     /// Short name: `cpu`.
     fn name(&self) -> &'static str;
@@ -99,10 +115,29 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Packs a matrix. Called at load, from several layers in turn; may use all threads.
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Self::Linear, BackendError>;
-    /// Reads a float matrix of one row, flushed.
+    /// Reads a float matrix row by row as one vector, flushed.
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Self::Vector, BackendError>;
     /// A cache of `pages` pages of 64 keys each.
     fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Self::Kv, BackendError>;
+    /// Room for `places` recurrent states of a layer of this shape.
+    fn state(&self, shape: Gdn, places: usize) -> Result<Self::State, BackendError>;
+
+    /// Copies rows `first .. first + rows` of `from` to rows `at ..` of `to`.
+    fn copy_rows(
+        &self,
+        from: &Self::Rows,
+        first: usize,
+        rows: usize,
+        to: &mut Self::Rows,
+        at: usize,
+    );
+    /// Copies page `from` of a cache to page `to`.
+    fn copy_page(&self, kv: &mut Self::Kv, from: u32, to: u32);
+    /// Copies a place of `from` to a place of `to`, a state of the same shape.
+    fn copy_state(&self, from: &Self::State, place: usize, to: &mut Self::State, to_place: usize);
+    /// Device to host: S `[values, key_dim, value_dim]` and the tail `[taps - 1, channels]`, oldest
+    /// row first, of a place.
+    fn download_state(&self, state: &Self::State, place: usize, s: &mut [f32], tail: &mut [f32]);
 
     /// `out[r] = W[ids[r]]`, dequantised by one fma a value.
     fn embed(&self, table: &Self::Linear, ids: &[u32], out: &mut Self::Rows);
@@ -131,6 +166,53 @@ pub trait Backend: Send + Sync + 'static {
     fn kv_write(&self, kv: &mut Self::Kv, k: &Self::Rows, v: &Self::Rows, map: &RowMap);
     /// Attention of every row of the round over its stream's keys ([`arith::attention`]).
     fn attention(&self, q: &Self::Rows, kv: &Self::Kv, map: &RowMap, out: &mut Self::Rows);
+    /// Norms every head of `w.len()` values in place ([`arith::norm::rms_norm`]).
+    fn head_norm(&self, x: &mut Self::Rows, w: &Self::Vector, eps: f32, rows: usize);
+    /// `x = x * sigmoid(gate)`.
+    fn gate(&self, x: &mut Self::Rows, gate: &Self::Rows, rows: usize);
+    /// The causal convolution of every walk's rows, with silu and the norms of queries and keys
+    /// ([`arith::gdn::convolve`]). Rows before a walk's first are the tail at its `from`; the tail
+    /// after its last goes to its `to`. `taps` is `[taps, channels]`, oldest first.
+    fn convolve(
+        &self,
+        x: &Self::Rows,
+        taps: &Self::Vector,
+        state: &mut Self::State,
+        walks: &[Walk],
+        out: &mut Self::Rows,
+    );
+    /// `out[r] = [beta | decay]`, one of each a value head ([`arith::gdn::beta`],
+    /// [`arith::gdn::decay`]).
+    fn gates(
+        &self,
+        b: &Self::Rows,
+        a: &Self::Rows,
+        dt_bias: &Self::Vector,
+        amplitude: &Self::Vector,
+        rows: usize,
+        out: &mut Self::Rows,
+    );
+    /// The delta rule over every walk's rows in order ([`arith::gdn::step`]), from the S at its
+    /// `from` to the S at its `to`. `x` is what [`Backend::convolve`] gave, `gates` what
+    /// [`Backend::gates`] gave; `out` is `[rows, values * value_dim]`.
+    fn delta(
+        &self,
+        x: &Self::Rows,
+        gates: &Self::Rows,
+        state: &mut Self::State,
+        walks: &[Walk],
+        out: &mut Self::Rows,
+    );
+    /// Norms every head of `w.len()` values and multiplies by silu of the same place of `z`, in
+    /// place ([`arith::gdn::gated_norm`]).
+    fn gated_norm(
+        &self,
+        x: &mut Self::Rows,
+        w: &Self::Vector,
+        z: &Self::Rows,
+        eps: f32,
+        rows: usize,
+    );
     /// `out = silu(gate) * up`.
     fn silu_mul(&self, gate: &Self::Rows, up: &Self::Rows, rows: usize, out: &mut Self::Rows);
     /// `x = x + y`.

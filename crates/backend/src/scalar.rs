@@ -3,18 +3,22 @@
 
 use arith::attention::{Heads, KvDtype, attend};
 use arith::base::TILE_KEYS;
+use arith::exp::sigmoid;
 use arith::float::flush;
 use arith::format::{Format, Matrix, read_float, read_row};
+use arith::gdn::{self, Gates, Gdn};
 use arith::linear::linear;
 use arith::norm::rms_norm;
 use arith::rope::{Pairing, RopeRows, rotate};
 
-use crate::{Backend, BackendError, RowAt, RowMap};
+use crate::{Backend, BackendError, RowAt, RowMap, Walk};
 
 mod defect;
 mod planted;
+mod state;
 
 pub use defect::Defect;
+pub use state::State;
 
 /// The scalar backend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,6 +140,7 @@ impl Backend for Scalar {
     type Linear = Linear;
     type Vector = Vec<f32>;
     type Kv = Kv;
+    type State = State;
 
     fn name(&self) -> &'static str {
         "scalar"
@@ -165,14 +170,15 @@ impl Backend for Scalar {
     }
 
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Vec<f32>, BackendError> {
-        if !matrix.format.is_float() || matrix.rows != 1 {
+        if !matrix.format.is_float() {
             return Err(BackendError::Shape {
                 what: "vector".into(),
-                expected: "one row of a float format".into(),
-                found: format!("{} rows of {}", matrix.rows, matrix.format.name()),
+                expected: "a float format".into(),
+                found: matrix.format.to_string(),
             });
         }
-        Ok((0..matrix.cols).map(|i| read_float(matrix.format, matrix.row(0), i)).collect())
+        let values = 0..matrix.rows * matrix.cols;
+        Ok(values.map(|i| read_float(matrix.format, matrix.bytes, i)).collect())
     }
 
     fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Kv, BackendError> {
@@ -182,6 +188,36 @@ impl Backend for Scalar {
             false => Vec::new(),
         };
         Ok(Kv { dtype, heads, k: vec![0.0; values], v: vec![0.0; values], unrounded })
+    }
+
+    fn state(&self, shape: Gdn, places: usize) -> Result<State, BackendError> {
+        Ok(State::new(shape, places))
+    }
+
+    fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {
+        let width = from.width;
+        assert_eq!(width, to.width);
+        to.data[at * width..][..rows * width]
+            .copy_from_slice(&from.data[first * width..][..rows * width]);
+    }
+
+    fn copy_page(&self, kv: &mut Kv, from: u32, to: u32) {
+        let page = TILE_KEYS * kv.width();
+        let (from, to) = (from as usize * page, to as usize * page);
+        for values in [&mut kv.k, &mut kv.v, &mut kv.unrounded] {
+            if !values.is_empty() {
+                values.copy_within(from..from + page, to);
+            }
+        }
+    }
+
+    fn copy_state(&self, from: &State, place: usize, to: &mut State, to_place: usize) {
+        to.copy_from(from, place, to_place);
+    }
+
+    fn download_state(&self, state: &State, place: usize, s: &mut [f32], tail: &mut [f32]) {
+        s.copy_from_slice(state.s(place));
+        tail.copy_from_slice(state.tail(place));
     }
 
     fn embed(&self, table: &Linear, ids: &[u32], out: &mut Rows) {
@@ -244,6 +280,94 @@ impl Backend for Scalar {
     fn attention(&self, q: &Rows, kv: &Kv, map: &RowMap, out: &mut Rows) {
         for (r, &at) in map.rows.iter().enumerate() {
             self.attend_row(q.row(r), kv, map, at, out.row_mut(r));
+        }
+    }
+
+    fn head_norm(&self, x: &mut Rows, w: &Vec<f32>, eps: f32, rows: usize) {
+        let mut normed = vec![0.0; w.len()];
+        for r in 0..rows {
+            for head in x.row_mut(r).chunks_exact_mut(w.len()) {
+                rms_norm(head, w, eps, &mut normed);
+                head.copy_from_slice(&normed);
+            }
+        }
+    }
+
+    fn gate(&self, x: &mut Rows, gate: &Rows, rows: usize) {
+        for i in 0..rows * x.width {
+            x.data[i] = self.flush(x.data[i] * sigmoid(gate.data[i]));
+        }
+    }
+
+    fn convolve(
+        &self,
+        x: &Rows,
+        taps: &Vec<f32>,
+        state: &mut State,
+        walks: &[Walk],
+        out: &mut Rows,
+    ) {
+        for walk in walks {
+            let rows = walk.rows.clone().map(|r| x.row(r));
+            let before = state.begin_tail(walk);
+            let all: Vec<&[f32]> =
+                before.chunks_exact(state.shape().channels()).chain(rows).collect();
+            for (i, r) in walk.rows.clone().enumerate() {
+                let window = &all[i..i + state.shape().taps];
+                gdn::convolve(state.shape(), taps, window, out.row_mut(r));
+            }
+            state.end_tail(walk.to, &all);
+        }
+    }
+
+    fn gates(
+        &self,
+        b: &Rows,
+        a: &Rows,
+        dt_bias: &Vec<f32>,
+        amplitude: &Vec<f32>,
+        rows: usize,
+        out: &mut Rows,
+    ) {
+        for r in 0..rows {
+            let (beta, decay) = out.row_mut(r).split_at_mut(dt_bias.len());
+            for h in 0..dt_bias.len() {
+                beta[h] = gdn::beta(b.row(r)[h]);
+                decay[h] = gdn::decay(a.row(r)[h], dt_bias[h], amplitude[h]);
+            }
+        }
+    }
+
+    fn delta(&self, x: &Rows, gates: &Rows, state: &mut State, walks: &[Walk], out: &mut Rows) {
+        let shape = *state.shape();
+        let (kd, vd) = (shape.key_dim, shape.value_dim);
+        for walk in walks {
+            let s = state.begin_s(walk);
+            for r in walk.rows.clone() {
+                let (queries, rest) = x.row(r).split_at(shape.key_width());
+                let (keys, values) = rest.split_at(shape.key_width());
+                let (beta, decay) = gates.row(r).split_at(shape.values);
+                for h in 0..shape.values {
+                    let key = shape.key_of(h) * kd;
+                    gdn::step(
+                        &mut s[h * kd * vd..][..kd * vd],
+                        &queries[key..][..kd],
+                        &keys[key..][..kd],
+                        &values[h * vd..][..vd],
+                        Gates { beta: beta[h], decay: decay[h] },
+                        &mut out.row_mut(r)[h * vd..][..vd],
+                    );
+                }
+            }
+        }
+    }
+
+    fn gated_norm(&self, x: &mut Rows, w: &Vec<f32>, z: &Rows, eps: f32, rows: usize) {
+        for r in 0..rows {
+            let heads = x.row_mut(r).chunks_exact_mut(w.len());
+            for (x, z) in heads.zip(z.row(r).chunks_exact(w.len())) {
+                gdn::gated_norm(x, w, z, eps);
+            }
         }
     }
 

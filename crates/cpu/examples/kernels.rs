@@ -35,7 +35,7 @@ fn main() {
     for threads in asked {
         let cpu = Cpu::new(threads, Isa::Auto).unwrap();
         for format in [Format::Q4_1, Format::Q4_0, Format::Q8_0, Format::F16, Format::F32] {
-            if !formats.is_empty() && !formats.iter().any(|f| f == format.name()) {
+            if !formats.is_empty() && !formats.iter().any(|f| *f == format.to_string()) {
                 continue;
             }
             for shape in SHAPES {
@@ -109,7 +109,7 @@ fn upload(cpu: &Cpu, rows: usize, width: usize) -> Rows {
 }
 
 fn stored(format: Format, values: usize) -> Vec<u8> {
-    let bytes = values / format.block_values() * format.block_bytes();
+    let bytes = values / format.unit_values() * format.unit_bytes();
     // High bytes stay below 0x3f: every scale and float is small and finite.
     (0..bytes).map(|i| (i * 31 % 61) as u8).collect()
 }
@@ -134,7 +134,7 @@ fn linear(cpu: &Cpu, format: Format, (outputs, cols, what): (usize, usize, &str)
         println!(
             "{{\"op\":\"project\",\"format\":\"{}\",\"shape\":\"{what}\",\"outputs\":{outputs},\
              \"k\":{cols},\"rows\":{rows},\"threads\":{},{}}}",
-            format.name(),
+            format,
             cpu.threads(),
             best.over(walk).json(rows * outputs * cols),
         );

@@ -39,7 +39,7 @@ pub(crate) unsafe fn project_f32_floats_avx2(
             Format::F32 => job.all::<F32>(panels, rows),
             Format::F16 => job.all::<F16>(panels, rows),
             Format::Bf16 => job.all::<BF16>(panels, rows),
-            format => unreachable!("{} is no float", format.name()),
+            format => unreachable!("{format} is no float"),
         }
     }
 }

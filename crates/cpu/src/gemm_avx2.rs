@@ -84,7 +84,7 @@ impl Unpacked {
                     Format::Q4_0 => self.unpack::<Q4_0>(panel, p),
                     Format::Q4_1 => self.unpack::<Q4_1>(panel, p),
                     Format::Q8_0 => self.unpack::<Q8_0>(panel, p),
-                    format => unreachable!("{} has no blocks", format.name()),
+                    format => unreachable!("{format} has no blocks"),
                 }
             }
         }

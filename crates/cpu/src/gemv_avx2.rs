@@ -52,7 +52,7 @@ pub(crate) unsafe fn gemv_a16_blocks_avx2(
             Format::Q4_0 => gemv::<Q4_0>(linear, a16, panels, rows, out),
             Format::Q4_1 => gemv::<Q4_1>(linear, a16, panels, rows, out),
             Format::Q8_0 => gemv::<Q8_0>(linear, a16, panels, rows, out),
-            format => unreachable!("{} has no blocks", format.name()),
+            format => unreachable!("{format} has no blocks"),
         }
     }
 }

@@ -55,6 +55,16 @@ impl Kv {
         Ok(Self { heads, pages, store })
     }
 
+    /// Copies page `from` to page `to`.
+    pub(crate) fn copy_page(&mut self, from: u32, to: u32) {
+        let (from, to) = (self.start(from, 0), self.start(to, 0));
+        let part = from..from + self.heads.kv * self.head_values();
+        match &mut self.store {
+            Store::F16 { k, v } => [k, v].map(|x| x.copy_within(part.clone(), to)),
+            Store::F32 { k, v } => [k, v].map(|x| x.copy_within(part.clone(), to)),
+        };
+    }
+
     /// Values of one kv head in one page, of keys or of values.
     pub(crate) fn head_values(&self) -> usize {
         self.heads.dim * TILE_KEYS

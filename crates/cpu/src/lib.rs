@@ -11,6 +11,7 @@ mod attention_scalar;
 mod elementwise;
 #[cfg(target_arch = "x86_64")]
 mod floats_avx2;
+mod gdn;
 #[cfg(target_arch = "x86_64")]
 mod gemm_avx2;
 #[cfg(target_arch = "x86_64")]
@@ -27,8 +28,9 @@ mod rows;
 mod vector_avx2;
 
 use arith::format::{Matrix, read_float};
-use backend::{Backend, BackendError, Heads, KvDtype, Pairing, RopeRows, RowMap};
+use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
+pub use gdn::State;
 pub use kv::Kv;
 pub use memory::free_bytes;
 pub use pack::Linear;
@@ -152,6 +154,7 @@ impl Backend for Cpu {
     type Linear = Linear;
     type Vector = Vec<f32>;
     type Kv = Kv;
+    type State = State;
 
     fn name(&self) -> &'static str {
         "cpu"
@@ -181,19 +184,42 @@ impl Backend for Cpu {
     }
 
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Vec<f32>, BackendError> {
-        if matrix.rows != 1 || !matrix.format.is_float() {
+        if !matrix.format.is_float() {
             return Err(BackendError::Shape {
                 what: "vector of weights".to_owned(),
-                expected: "one row of floats".to_owned(),
-                found: format!("{} rows of {}", matrix.rows, matrix.format.name()),
+                expected: "floats".to_owned(),
+                found: matrix.format.to_string(),
             });
         }
-        let row = matrix.row(0);
-        Ok((0..matrix.cols).map(|i| read_float(matrix.format, row, i)).collect())
+        let values = 0..matrix.rows * matrix.cols;
+        Ok(values.map(|i| read_float(matrix.format, matrix.bytes, i)).collect())
     }
 
     fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Kv, BackendError> {
         Kv::new(&self.device, dtype, pages, heads)
+    }
+
+    fn state(&self, shape: Gdn, places: usize) -> Result<State, BackendError> {
+        State::new(&self.device, shape, places)
+    }
+
+    fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {
+        let width = from.width;
+        assert_eq!(width, to.width, "{from:?} to {to:?}");
+        to.data[at * width..][..rows * width]
+            .copy_from_slice(&from.data[first * width..][..rows * width]);
+    }
+
+    fn copy_page(&self, kv: &mut Kv, from: u32, to: u32) {
+        kv.copy_page(from, to);
+    }
+
+    fn copy_state(&self, from: &State, place: usize, to: &mut State, to_place: usize) {
+        to.copy_from(from, place, to_place);
+    }
+
+    fn download_state(&self, state: &State, place: usize, s: &mut [f32], tail: &mut [f32]) {
+        state.download(place, s, tail);
     }
 
     fn embed(&self, table: &Linear, ids: &[u32], out: &mut Rows) {
@@ -218,6 +244,45 @@ impl Backend for Cpu {
 
     fn attention(&self, q: &Rows, kv: &Kv, map: &RowMap, out: &mut Rows) {
         attention::attention(&self.pool, self.level, q, kv, map, out);
+    }
+
+    fn head_norm(&self, x: &mut Rows, w: &Vec<f32>, eps: f32, rows: usize) {
+        gdn::head_norm(x, w, eps, rows);
+    }
+
+    fn gate(&self, x: &mut Rows, gate: &Rows, rows: usize) {
+        gdn::gate(x, gate, rows);
+    }
+
+    fn convolve(
+        &self,
+        x: &Rows,
+        taps: &Vec<f32>,
+        state: &mut State,
+        walks: &[Walk],
+        out: &mut Rows,
+    ) {
+        gdn::convolve(x, taps, state, walks, out);
+    }
+
+    fn gates(
+        &self,
+        b: &Rows,
+        a: &Rows,
+        dt_bias: &Vec<f32>,
+        amplitude: &Vec<f32>,
+        rows: usize,
+        out: &mut Rows,
+    ) {
+        gdn::gates(b, a, dt_bias, amplitude, rows, out);
+    }
+
+    fn delta(&self, x: &Rows, gates: &Rows, state: &mut State, walks: &[Walk], out: &mut Rows) {
+        gdn::delta(x, gates, state, walks, out);
+    }
+
+    fn gated_norm(&self, x: &mut Rows, w: &Vec<f32>, z: &Rows, eps: f32, rows: usize) {
+        gdn::gated_norm(x, w, z, eps, rows);
     }
 
     fn silu_mul(&self, gate: &Rows, up: &Rows, rows: usize, out: &mut Rows) {

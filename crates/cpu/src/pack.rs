@@ -62,15 +62,15 @@ impl Linear {
     ) -> Result<Self, BackendError> {
         let (format, cols) = (matrix.format, matrix.cols);
         let shape = |what: &str, expected: String, found: String| BackendError::Shape {
-            what: format!("{} matrix [{}, {cols}], {what}", format.name(), matrix.rows),
+            what: format!("{format} matrix [{}, {cols}], {what}", matrix.rows),
             expected,
             found,
         };
         if matrix.rows == 0 || cols == 0 {
             return Err(shape("size", "at least 1 x 1".into(), "nothing".into()));
         }
-        if !cols.is_multiple_of(format.block_values()) {
-            let expected = format!("a multiple of {}", format.block_values());
+        if !cols.is_multiple_of(format.unit_values()) {
+            let expected = format!("a multiple of {}", format.unit_values());
             return Err(shape("values along K", expected, cols.to_string()));
         }
         let expected = matrix.rows as u128 * matrix.row_bytes() as u128;
@@ -79,11 +79,11 @@ impl Linear {
         }
         let panels = matrix.rows.div_ceil(LANES);
         let panel_bytes = if format.is_float() {
-            cols * LANES * format.block_bytes()
+            cols * LANES * format.unit_bytes()
         } else {
             cols / BLOCK * record_bytes(format)
         };
-        let what = format!("packed {} weights [{}, {cols}]", format.name(), matrix.rows);
+        let what = format!("packed {format} weights [{}, {cols}]", matrix.rows);
         let run = |parts: usize, f: &(dyn Fn(usize) + Sync)| pool.run(parts, &|i| f(i));
         let fill = |panel: usize, bytes: &mut [u8]| {
             if format.is_float() {
@@ -171,7 +171,7 @@ pub(crate) fn float_at(format: Format, panel: &[u8], k: usize, lane: usize) -> f
     }
 }
 
-/// The f16 bits of a value that an f16 holds exactly and that isn't subnormal there.
+/// The f16 bits of a value that an f16 holds exactly.
 fn exact_half(x: f32) -> u16 {
     let bits = x.to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;
@@ -179,20 +179,22 @@ fn exact_half(x: f32) -> u16 {
     match bits >> 23 & 255 {
         0 => 0,
         255 => sign | 0x7c00 | mantissa,
+        // Subnormal there: 2^-24 a step.
+        e @ 103..=112 => sign | ((bits & 0x7f_ffff | 0x80_0000) >> (126 - e)) as u16,
         e => sign | ((e - 112) as u16) << 10 | mantissa,
     }
 }
 
 fn pack_blocks(matrix: &Matrix<'_>, panel: usize, out: &mut [u8]) {
     let format = matrix.format;
-    let stored = format.block_bytes();
+    let stored = format.unit_bytes();
     let codes = codes_bytes(format);
     let rows = panel * LANES..matrix.rows.min((panel + 1) * LANES);
     let mut w = [0_i16; BLOCK];
     for (lane, row) in rows.enumerate() {
         let blocks = matrix.row(row).chunks_exact(stored);
         for (block, record) in blocks.zip(out.chunks_exact_mut(record_bytes(format))) {
-            let affine = read_block(format, block, &mut w);
+            let affine = read_block(format, block, 0, &mut w);
             for (k, &w) in w.iter().enumerate() {
                 let pair = 2 * lane + k % 2;
                 if format == Format::Q8_0 {
@@ -216,7 +218,7 @@ fn pack_blocks(matrix: &Matrix<'_>, panel: usize, out: &mut [u8]) {
 
 fn pack_floats(matrix: &Matrix<'_>, panel: usize, out: &mut [u8]) {
     let format = matrix.format;
-    let bytes = format.block_bytes();
+    let bytes = format.unit_bytes();
     let rows = panel * LANES..matrix.rows.min((panel + 1) * LANES);
     for (lane, row) in rows.enumerate() {
         let row = matrix.row(row);
@@ -249,7 +251,7 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         for format in [Format::Q4_0, Format::Q4_1, Format::Q8_0] {
             let (rows, cols) = (11, 96);
-            let n = rows * cols / BLOCK * format.block_bytes();
+            let n = rows * cols / BLOCK * format.unit_bytes();
             let bytes: Vec<u8> = (0..n).map(|i| (i * i / 7) as u8 & 0x3f).collect();
             let matrix = Matrix { format, rows, cols, bytes: &bytes };
             let packed = Linear::pack(&pool, "cpu", &matrix).unwrap();
@@ -265,8 +267,8 @@ mod tests {
                         assert!(codes.into_iter().all(|code| code == 0));
                         continue;
                     }
-                    let stored = &matrix.row(row)[b * format.block_bytes()..];
-                    let block = read_block(format, stored, &mut w);
+                    let stored = &matrix.row(row)[b * format.unit_bytes()..];
+                    let block = read_block(format, stored, 0, &mut w);
                     assert!(codes.eq(w.iter().map(|w| w + zero_point)));
                     let (a, c) = affine(format, record, lane);
                     assert_eq!((a, c), (block.a, block.c.unwrap_or(0.0)));

@@ -1,6 +1,7 @@
 //! What a checkpoint says of its model: the shapes that a layer program needs.
 
 use arith::attention::Heads;
+use arith::gdn::Gdn;
 use arith::rope::Pairing;
 
 /// A model's config, by family.
@@ -9,6 +10,8 @@ use arith::rope::Pairing;
 pub enum Config {
     /// Llama, SmolLM2, Mistral-style.
     Llama(Llama),
+    /// Qwen3.5 and its like: Gated DeltaNet with gated attention every few layers.
+    Qwen35(Qwen35),
 }
 
 /// The llama family: every layer full attention and a gated MLP.
@@ -38,35 +41,78 @@ pub struct Llama {
     pub tied: bool,
 }
 
+/// The qwen3_5 family: Gated DeltaNet or gated attention, and a gated MLP, in every layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Qwen35 {
+    /// What each layer of the trunk mixes rows with.
+    pub mixers: Vec<Mixer>,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of the MLP.
+    pub intermediate: usize,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Attention heads.
+    pub heads: Heads,
+    /// Shape of the recurrent layers.
+    pub gdn: Gdn,
+    /// RMSNorm epsilon.
+    pub eps: f32,
+    /// RoPE base.
+    pub theta: f64,
+    /// Rotated dims a head, R; pairs are halves of them.
+    pub rope_dims: usize,
+    /// Longest context that the model was made for.
+    pub context_max: u32,
+    /// Whether the head is the embedding table.
+    pub tied: bool,
+    /// Whether a draft head (MTP) follows the trunk, as the layer after its last.
+    pub mtp: bool,
+}
+
+/// What a layer mixes rows with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixer {
+    /// Gated attention, over cached keys and values.
+    Attention,
+    /// Gated DeltaNet, with a recurrent state.
+    Recurrent,
+}
+
 impl Config {
     /// The family's name in files and in the fingerprint.
     pub fn family(&self) -> &'static str {
         match self {
             Self::Llama(_) => "llama",
+            Self::Qwen35(_) => "qwen3_5",
         }
     }
     /// Layers of the trunk.
     pub fn layers(&self) -> u32 {
         match self {
             Self::Llama(c) => c.layers,
+            Self::Qwen35(c) => u32::try_from(c.mixers.len()).unwrap_or(u32::MAX),
         }
     }
     /// Width of a boundary row.
     pub fn hidden(&self) -> usize {
         match self {
             Self::Llama(c) => c.hidden,
+            Self::Qwen35(c) => c.hidden,
         }
     }
     /// Tokens of the vocabulary.
     pub fn vocab(&self) -> usize {
         match self {
             Self::Llama(c) => c.vocab,
+            Self::Qwen35(c) => c.vocab,
         }
     }
     /// Longest context that the model was made for.
     pub fn context_max(&self) -> u32 {
         match self {
             Self::Llama(c) => c.context_max,
+            Self::Qwen35(c) => c.context_max,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Checkpoints: bounded readers of files. One name a tensor whatever the container:
-//! GGUF's (`token_embd.weight`, `blk.N.attn_q.weight`, `output_norm.weight`, `output.weight`).
+//! GGUF's (`token_embd.weight`, `blk.N.attn_q.weight`, `output_norm.weight`, `output.weight`), and
+//! one meaning: what [`Checkpoint::read`] gives is ready for a layer program, so norm weights are
+//! effective (`1 + w` taken), `ssm_a` is exp(A_log), `ssm_conv1d.weight` is `[taps, channels]`.
 //!
 //! [`Checkpoint::open`] reads a file's header alone: every count is held against its limit, every
 //! tensor that the family needs is there with its shape, and nothing is left over. The values stay

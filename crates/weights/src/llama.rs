@@ -249,7 +249,7 @@ pub(crate) fn check_tensors(config: &Llama, tensors: &[TensorInfo]) -> Result<()
         if need.name.ends_with("norm.weight") && !found.format.is_float() {
             return Err(WeightsError::UnsupportedType {
                 name: need.name.clone(),
-                found: found.format.name().to_owned(),
+                found: found.format.to_string(),
                 expected: "F32, F16 or BF16 for a norm",
             });
         }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use arith::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
 
 use crate::gguf::{limits, types};
@@ -132,7 +133,7 @@ impl Manifest {
             let digest = self.digests.get(&tensor.name).unwrap_or_default();
             let entry = Entry {
                 name: tensor.name.clone(),
-                dtype: tensor.format.name().to_owned(),
+                dtype: tensor.format.to_string(),
                 shape: [tensor.rows as u64, tensor.cols as u64],
                 sha256: digest::hex(&digest),
             };
@@ -207,7 +208,7 @@ impl Entry {
                 format!("tensor `{name}`: shape: expected 1 to {most}, found [{rows}, {cols}]");
             return Err(bad(reason));
         }
-        let format = types::by_name(&self.dtype).ok_or_else(|| WeightsError::UnsupportedType {
+        let format = self.dtype.parse().map_err(|UnknownFormat| WeightsError::UnsupportedType {
             name: name.clone(),
             found: cut(&self.dtype),
             expected: types::READ,

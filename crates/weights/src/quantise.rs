@@ -8,8 +8,8 @@ use arith::format::Format;
 /// # Panics
 /// Where `values` is no multiple of the format's block.
 pub fn quantise(format: Format, values: &[f32]) -> Vec<u8> {
-    assert!(values.len().is_multiple_of(format.block_values()), "{} values", values.len());
-    let mut out = Vec::with_capacity(values.len() / format.block_values() * format.block_bytes());
+    assert!(values.len().is_multiple_of(format.unit_values()), "{} values", values.len());
+    let mut out = Vec::with_capacity(values.len() / format.unit_values() * format.unit_bytes());
     for block in values.chunks_exact(format.block_values()) {
         match format {
             Format::F32 => out.extend(block[0].to_le_bytes()),
@@ -34,6 +34,7 @@ pub fn quantise(format: Format, values: &[f32]) -> Vec<u8> {
                 let scale = scale(&mut out, peak / 127.0);
                 out.extend(block.iter().map(|x| (x * scale).round() as i8 as u8));
             }
+            _ => panic!("no quantiser to {format}"),
         }
     }
     out
@@ -83,13 +84,13 @@ mod tests {
                     read_float(format, &bytes, i)
                 } else {
                     let mut w = [0; 32];
-                    let block = &bytes[i / 32 * format.block_bytes()..];
-                    let affine = read_block(format, &block[..format.block_bytes()], &mut w);
+                    let block = &bytes[i / 32 * format.unit_bytes()..];
+                    let affine = read_block(format, block, 0, &mut w);
                     affine.a * f32::from(w[i % 32]) + affine.c.unwrap_or(0.0)
                 };
                 worst = worst.max((read - x).abs());
             }
-            assert!(worst <= step, "{}: {worst}", format.name());
+            assert!(worst <= step, "{}: {worst}", format);
         }
     }
 }

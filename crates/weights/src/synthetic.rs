@@ -155,7 +155,7 @@ impl Tensor {
     }
 
     fn bytes(&self) -> u64 {
-        self.values() / self.format.block_values() as u64 * self.format.block_bytes() as u64
+        self.values() / self.format.unit_values() as u64 * self.format.unit_bytes() as u64
     }
 
     /// Writes it row by row, and so in little memory.

@@ -26,7 +26,7 @@ impl TensorInfo {
     /// A tensor by its dims (K first), placed nowhere.
     ///
     /// # Errors
-    /// [`WeightsError::Dims`] where K is no multiple of the format's block or the bytes can't be
+    /// [`WeightsError::Dims`] where K is no multiple of the format's unit or the bytes can't be
     /// counted.
     pub(crate) fn new(name: &str, format: Format, dims: &[u64]) -> Result<Self, WeightsError> {
         let refused = |reason: String| WeightsError::Dims {
@@ -34,11 +34,10 @@ impl TensorInfo {
             dims: dims.to_vec(),
             reason,
         };
-        let (block_values, block_bytes) =
-            (format.block_values() as u64, format.block_bytes() as u64);
+        let (unit_values, unit_bytes) = (format.unit_values() as u64, format.unit_bytes() as u64);
         let cols = dims[0];
-        if !cols.is_multiple_of(block_values) {
-            let reason = format!("expected a multiple of {block_values} for {}", format.name());
+        if !cols.is_multiple_of(unit_values) {
+            let reason = format!("expected a multiple of {unit_values} for {format}");
             return Err(refused(reason));
         }
         let overflow = || refused("their bytes do not fit 64 bits".to_owned());
@@ -46,8 +45,8 @@ impl TensorInfo {
             .iter()
             .try_fold(1u64, |rows, &dim| rows.checked_mul(dim))
             .ok_or_else(overflow)?;
-        let bytes = (cols / block_values)
-            .checked_mul(block_bytes)
+        let bytes = (cols / unit_values)
+            .checked_mul(unit_bytes)
             .and_then(|row| row.checked_mul(rows))
             .ok_or_else(overflow)?;
         Ok(Self {
@@ -62,7 +61,7 @@ impl TensorInfo {
 
     /// Dtype and shape, as errors and fingerprints have them.
     pub fn kind(&self) -> String {
-        format!("{} {}x{}", self.format.name(), self.rows, self.cols)
+        format!("{} {}x{}", self.format, self.rows, self.cols)
     }
 
     /// The layer that it belongs to; `None` for the ends.

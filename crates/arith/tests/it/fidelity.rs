@@ -46,7 +46,7 @@ fn linears_are_close_to_the_exact_sums() {
             })
             .collect();
         let e = worst(&got, &want);
-        assert!(e < 2e-4, "{}: {e}", format.name());
+        assert!(e < 2e-4, "{}: {e}", format);
     }
 }
 
@@ -117,7 +117,7 @@ fn groups_cover_the_slices_once_and_in_order() {
 fn a_spoilt_row_spoils_every_output_of_a_linear_and_nothing_else_does() {
     for format in [Format::Q8_0, Format::F16] {
         let cols = 32;
-        let bytes = vec![0x2c; 2 * cols / format.block_values() * format.block_bytes()];
+        let bytes = vec![0x2c; 2 * cols / format.unit_values() * format.unit_bytes()];
         let matrix = Matrix { format, rows: 2, cols, bytes: &bytes };
         let mut x = vec![1.0; cols];
         let mut out = [0.0; 2];

@@ -37,7 +37,7 @@ fn block_linears_have_the_golden_bytes() {
         let matrix = Matrix { format, rows: 4, cols: x.len(), bytes: &bytes };
         let mut out = [0.0; 4];
         linear::linear(&matrix, &x, &mut out);
-        assert_bits(format.name(), &out);
+        assert_bits(&format.to_string(), &out);
     }
 }
 

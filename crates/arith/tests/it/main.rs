@@ -29,8 +29,8 @@ impl Noise {
     /// A stored row of a block format with scales and offsets of 2^-7 to 2^-2.
     fn row_bytes(&mut self, format: arith::format::Format, cols: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for _ in 0..cols / format.block_values() {
-            let end = bytes.len() + format.block_bytes();
+        for _ in 0..cols / format.unit_values() {
+            let end = bytes.len() + format.unit_bytes();
             for _ in 0..1 + usize::from(format.has_offset()) {
                 let x = self.next();
                 let half = (x & 0x83ff) as u16 | ((8 + (x >> 16) % 6) << 10) as u16;

@@ -139,30 +139,41 @@ pub(super) fn matrix(noise: &mut Noise, format: Format, rows: usize, cols: usize
     let mut bytes = Vec::new();
     for _ in 0..rows {
         let exponent = noise.below(15) as i32 - 13;
-        for _ in 0..cols / format.block_values() {
-            block(noise, format, exponent, &mut bytes);
+        for _ in 0..cols / format.unit_values() {
+            unit(noise, format, exponent, &mut bytes);
         }
     }
     bytes
 }
 
-fn block(noise: &mut Noise, format: Format, exponent: i32, bytes: &mut Vec<u8>) {
-    let float = match noise.below(24) {
+fn unit(noise: &mut Noise, format: Format, exponent: i32, bytes: &mut Vec<u8>) {
+    let end = bytes.len() + format.unit_bytes();
+    let (scales, stored) = match format {
+        Format::F32 | Format::F16 | Format::Bf16 => (1, format),
+        Format::Mlx(mlx) => (2, mlx.scales.format()),
+        Format::Q6K => (0, Format::F16),
+        _ => (1 + usize::from(format.has_offset()), Format::F16),
+    };
+    (0..scales).for_each(|_| float(noise, stored, exponent, bytes));
+    if format == Format::Q6K {
+        bytes.extend((bytes.len()..end - 2).map(|_| noise.next() as u8));
+        // Its scale comes last.
+        float(noise, stored, exponent, bytes);
+    }
+    bytes.extend((bytes.len()..end).map(|_| noise.next() as u8));
+}
+
+/// A weight or a scale in a float format.
+fn float(noise: &mut Noise, format: Format, exponent: i32, bytes: &mut Vec<u8>) {
+    if format == Format::F16 {
+        return bytes.extend(half(noise, exponent).to_le_bytes());
+    }
+    let value = match noise.below(24) {
         0 => noise.spread(-50, -34), // some below the flush of float weights
         _ => noise.spread(exponent - 1, exponent + 1),
     };
     match format {
-        Format::F32 => return bytes.extend(float.to_le_bytes()),
-        Format::Bf16 => return bytes.extend(((float.to_bits() >> 16) as u16).to_le_bytes()),
-        Format::F16 => return bytes.extend(half(noise, exponent).to_le_bytes()),
-        Format::Q4_0 | Format::Q4_1 | Format::Q8_0 => {}
-    }
-    let end = bytes.len() + format.block_bytes();
-    bytes.extend(half(noise, exponent).to_le_bytes());
-    if format.has_offset() {
-        bytes.extend(half(noise, exponent).to_le_bytes());
-    }
-    while bytes.len() < end {
-        bytes.push(noise.next() as u8);
+        Format::Bf16 => bytes.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
+        _ => bytes.extend(value.to_le_bytes()),
     }
 }

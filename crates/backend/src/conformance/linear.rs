@@ -90,7 +90,7 @@ fn project<B: Backend>(checks: &mut Checks<'_, B>, cols: usize, shapes: &[(Forma
     if checks.over() {
         return;
     }
-    let names: Vec<_> = shapes.iter().map(|(f, n)| format!("{} [{n}, {cols}]", f.name())).collect();
+    let names: Vec<_> = shapes.iter().map(|(f, n)| format!("{} [{n}, {cols}]", f)).collect();
     let mut noise = Noise::new(cols as u64 * 31 + shapes[0].1 as u64);
     let pool = input::pool(&mut noise, checks.level.pool_rows(), cols);
     let stored: Vec<_> =
@@ -146,7 +146,7 @@ fn embed<B: Backend>(checks: &mut Checks<'_, B>, format: Format, cols: usize) {
         return;
     }
     let rows = checks.level.pool_rows();
-    let case = format!("embed {} [{rows}, {cols}]", format.name());
+    let case = format!("embed {} [{rows}, {cols}]", format);
     let mut noise = Noise::new(cols as u64);
     let stored = Stored::new(&mut noise, format, rows, cols);
     let mut want = vec![0.0; rows * cols];

@@ -61,7 +61,7 @@ fn norm<B: Backend>(checks: &mut Checks<'_, B>, width: usize, format: Format, ep
     if checks.over() {
         return;
     }
-    let case = format!("rms_norm [{width}], weights {}, eps {eps:e}", format.name());
+    let case = format!("rms_norm [{width}], weights {}, eps {eps:e}", format);
     let mut noise = Noise::new(width as u64);
     let pool = input::pool(&mut noise, checks.level.pool_rows(), width);
     let bytes = input::matrix(&mut noise, format, 1, width);

@@ -14,7 +14,7 @@ pub enum Defect {
     TieAway,
     /// Linear outputs are not flushed.
     UnflushedLinear,
-    /// Subnormal binary16 scales keep their value.
+    /// Scales below binary16's normal values count as 0.
     SubnormalScale,
     /// Rows of magnitude 2^60 and more are computed with instead of marked.
     HugeRow,

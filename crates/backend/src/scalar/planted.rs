@@ -7,7 +7,7 @@ use arith::attention::{KvDtype, Partial, scale};
 use arith::base::{CHUNK_KEYS, SLICE_VALUES, TILE_KEYS};
 use arith::exp::{sigmoid, silu};
 use arith::float::{SPOILT, f32_to_f16, flush, fma, is_spoilt};
-use arith::format::{Matrix, read_block, read_float};
+use arith::format::{Matrix, read_float};
 use arith::linear::{GROUPS, group_slices, tree};
 use arith::norm::LANES;
 
@@ -94,15 +94,13 @@ fn slice_float(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, x
 }
 
 fn slice_block(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, q: &[i16]) -> f32 {
-    let (width, bytes) = (m.format.block_values(), m.format.block_bytes());
+    let width = m.format.block_values();
     let mut w = vec![0; width];
     let mut acc = 0.0;
     for from in values.step_by(width) {
-        let block = &m.row(n)[from / width * bytes..][..bytes];
-        let mut affine = read_block(m.format, block, &mut w);
-        let half = u16::from_le_bytes([block[0], block[1]]);
-        if defect == Defect::SubnormalScale && half & 0x7c00 == 0 {
-            affine.a = f32::from(half & 0x3ff) / 16_777_216.0;
+        let mut affine = m.read_block(m.row(n), from / width, &mut w);
+        if defect == Defect::SubnormalScale && affine.a.abs() < f32::from_bits(0x3880_0000) {
+            affine.a = 0.0;
         }
         let q = &q[from..from + width];
         let dot: i32 = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
@@ -236,9 +234,8 @@ pub(super) fn embed(m: &Matrix<'_>, id: usize, out: &mut [f32]) {
         return;
     }
     let mut w = vec![0; m.format.block_values()];
-    let blocks = m.row(id).chunks_exact(m.format.block_bytes());
-    for (out, block) in out.chunks_exact_mut(w.len()).zip(blocks) {
-        let a = read_block(m.format, block, &mut w).a;
+    for (block, out) in out.chunks_exact_mut(w.len()).enumerate() {
+        let a = m.read_block(m.row(id), block, &mut w).a;
         for (out, w) in out.iter_mut().zip(&w) {
             *out = flush(f32::from(*w) * a);
         }

@@ -72,7 +72,7 @@ fn check(shapes: &[(Format, usize)], cols: usize, row_counts: &[usize], seed: u6
             let mut refs: Vec<_> = outs.iter_mut().collect();
             cpu.project(&x, rows, &packed, &mut refs);
             for ((m, out), expected) in matrices.iter().zip(&outs).zip(&expected) {
-                let case = format!("{name}: {} {}x{cols}, {rows} rows", m.format.name(), m.rows);
+                let case = format!("{name}: {} {}x{cols}, {rows} rows", m.format, m.rows);
                 let out = download(&cpu, out, most * m.rows);
                 let (done, rest) = out.split_at(rows * m.rows);
                 assert_same(done, &expected[..rows * m.rows], &case);
@@ -128,8 +128,8 @@ fn the_largest_integers_do_not_overflow() {
     for format in BLOCKS {
         for fill in [0x00, 0xff, 0x7f, 0x80] {
             let cols = 512;
-            let mut bytes = vec![fill; 9 * cols / 32 * format.block_bytes()];
-            for block in bytes.chunks_exact_mut(format.block_bytes()) {
+            let mut bytes = vec![fill; 9 * cols / 32 * format.unit_bytes()];
+            for block in bytes.chunks_exact_mut(format.unit_bytes()) {
                 block[..2].copy_from_slice(&0x3c00_u16.to_le_bytes());
                 if format.has_offset() {
                     block[2..4].copy_from_slice(&0xbc00_u16.to_le_bytes());

@@ -55,7 +55,7 @@ impl Random {
             1 => 0x8000,     // -0
             _ => arith::float::f32_to_f16(random.value() * 0.1),
         };
-        for _ in 0..rows * cols / format.block_values() {
+        for _ in 0..rows * cols / format.unit_values() {
             match format {
                 Format::F32 => {
                     let x = if self.below(29) == 0 { 1e-12 } else { self.value() };
@@ -72,7 +72,7 @@ impl Random {
                     if format.has_offset() {
                         bytes.extend(scale(self).to_le_bytes());
                     }
-                    while bytes.len() < at + format.block_bytes() {
+                    while bytes.len() < at + format.unit_bytes() {
                         bytes.push(self.bits() as u8);
                     }
                 }

@@ -3,18 +3,14 @@
 use arith::format::Format;
 
 /// The formats that are read, as an error message lists them.
-pub const READ: &str = "F32, F16, BF16, Q4_0, Q4_1 or Q8_0";
+pub const READ: &str = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K";
 
-/// ggml's number of a format.
-pub fn number(format: Format) -> u32 {
-    match format {
-        Format::F32 => 0,
-        Format::F16 => 1,
-        Format::Q4_0 => 2,
-        Format::Q4_1 => 3,
-        Format::Q8_0 => 8,
-        Format::Bf16 => 30,
-    }
+/// The highest number of a format that is read.
+const NUMBER_MAX: u32 = 30;
+
+/// ggml's number of a format; MLX's have none.
+pub fn number(format: Format) -> Option<u32> {
+    (0..=NUMBER_MAX).find(|&number| self::format(number) == Some(format))
 }
 
 /// The format that a ggml type number stands for, where it is read.
@@ -24,28 +20,23 @@ pub fn format(number: u32) -> Option<Format> {
         1 => Format::F16,
         2 => Format::Q4_0,
         3 => Format::Q4_1,
+        6 => Format::Q5_0,
+        7 => Format::Q5_1,
         8 => Format::Q8_0,
+        12 => Format::Q4K,
+        13 => Format::Q5K,
+        14 => Format::Q6K,
         30 => Format::Bf16,
         _ => return None,
     })
 }
 
-/// The format of a name as [`Format::name`] gives it.
-pub fn by_name(name: &str) -> Option<Format> {
-    (0..=30).filter_map(format).find(|format| format.name() == name)
-}
-
 /// The name of any ggml type number.
 pub fn name(number: u32) -> String {
     let known = match number {
-        6 => "Q5_0",
-        7 => "Q5_1",
         9 => "Q8_1",
         10 => "Q2_K",
         11 => "Q3_K",
-        12 => "Q4_K",
-        13 => "Q5_K",
-        14 => "Q6_K",
         15 => "Q8_K",
         16 => "IQ2_XXS",
         17 => "IQ2_XS",
@@ -67,7 +58,7 @@ pub fn name(number: u32) -> String {
         40 => "NVFP4",
         4 | 5 | 31..=33 | 36..=38 => return format!("the removed type {number}"),
         _ => match format(number) {
-            Some(format) => format.name(),
+            Some(format) => return format.to_string(),
             None => return format!("the unknown type {number}"),
         },
     };
@@ -83,8 +74,7 @@ mod tests {
         for n in 0..64 {
             match format(n) {
                 Some(f) => {
-                    assert_eq!((number(f), name(n).as_str()), (n, f.name()));
-                    assert_eq!(by_name(f.name()), Some(f));
+                    assert_eq!((number(f), name(n)), (Some(n), f.to_string()));
                 }
                 None => assert!(!name(n).is_empty()),
             }

@@ -104,8 +104,11 @@ impl Writer {
     }
 
     /// Adds a tensor; `dims` with K (columns) first, `bytes` its stored form.
+    ///
+    /// # Panics
+    /// For formats that GGUF does not have.
     pub fn tensor(&mut self, name: &str, format: Format, dims: &[u64], bytes: &[u8]) -> &mut Self {
-        self.tensor_of_kind(name, types::number(format), dims, bytes)
+        self.tensor_of_kind(name, number(format), dims, bytes)
     }
 
     /// Adds a tensor of any ggml type number, also of one that is not read.
@@ -130,7 +133,7 @@ impl Writer {
         bytes: u64,
         fill: impl Fn(&mut dyn Write) -> io::Result<()> + 'static,
     ) -> &mut Self {
-        self.announce(name, types::number(format), dims, bytes, Box::new(fill))
+        self.announce(name, number(format), dims, bytes, Box::new(fill))
     }
 
     fn announce(
@@ -220,4 +223,8 @@ impl Write for Counted<'_> {
 fn text(out: &mut Vec<u8>, value: &str) {
     out.extend((value.len() as u64).to_le_bytes());
     out.extend(value.as_bytes());
+}
+
+fn number(format: Format) -> u32 {
+    types::number(format).unwrap_or_else(|| panic!("GGUF has no {format}"))
 }

@@ -50,7 +50,7 @@ fn smollm2_opens_with_the_config_and_tensors_that_another_reader_saw() {
     assert_eq!(checkpoint.tensors().len(), tensors.len());
     for tensor in tensors {
         let found = checkpoint.info(tensor["name"].as_str().unwrap()).unwrap();
-        assert_eq!(tensor["type"], found.format.name());
+        assert_eq!(tensor["type"], found.format.to_string());
         assert_eq!(tensor["bytes"], found.bytes);
         assert_eq!(tensor["shape_ggml"][0], found.cols);
         assert_eq!(tensor["shape_ggml"].get(1).unwrap_or(&Value::from(1)), found.rows);
@@ -90,10 +90,10 @@ fn smollm2_rows_hold_the_values_that_another_reader_dequantised() {
 /// A row by the container's own definition, product and sum rounded one by one.
 fn dequantise(matrix: &Matrix<'_>, row: usize) -> Vec<f32> {
     let mut w = [0i16; 32];
-    let blocks = matrix.row(row).chunks_exact(matrix.format.block_bytes());
+    let blocks = matrix.row(row).chunks_exact(matrix.format.unit_bytes());
     blocks
         .flat_map(|block| {
-            let affine = format::read_block(matrix.format, block, &mut w);
+            let affine = format::read_block(matrix.format, block, 0, &mut w);
             w.map(|w| affine.a * f32::from(w) + affine.c.unwrap_or(0.0))
         })
         .collect()
