@@ -4,5 +4,6 @@
 mod folder;
 mod header;
 mod open;
+mod oracles;
 mod part;
 mod smollm2;
