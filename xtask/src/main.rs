@@ -2,6 +2,7 @@
 
 mod faults;
 mod fuzz;
+mod oracles;
 mod report;
 mod step;
 mod synthetic;
@@ -20,6 +21,7 @@ cargo xtask test    every test; says which were skipped and why
 cargo xtask ci      check, fetch SmolLM2, test, fuzz; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask faults  the table of faults on rings of real processes, about ten minutes
+cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB [--format Q8_0] [--seed 1] OUT.gguf   a checkpoint of noise";
 
@@ -48,6 +50,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "ci" => ci(&mut steps),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
         [one] if one == "faults" => faults::run(&mut steps),
+        [one] if one == "oracles" => oracles::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
         _ => bail!("one of these is needed:\n{USAGE}"),

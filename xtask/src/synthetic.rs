@@ -107,7 +107,7 @@ mod tests {
             ("--bytes 1GB a.gguf", "--bytes 1GB"),
             ("--bytes 99999999999GiB a.gguf", "--bytes 99999999999GiB"),
             ("--bytes", "--bytes needs a value"),
-            ("--format Q4_K a.gguf", "--format Q4_K: expected F32"),
+            ("--format Q3_K a.gguf", "--format Q3_K: expected F32"),
             ("--width 3", "no --width"),
             ("--bytes 1 a.gguf b.gguf", "b.gguf too"),
         ] {
