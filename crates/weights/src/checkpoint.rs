@@ -11,7 +11,7 @@ use crate::file::Source;
 use crate::gguf::{Header, Metadata, limits};
 use crate::manifest::Manifest;
 use crate::tensor::{self, TensorInfo};
-use crate::{Config, Digest, WeightsError, llama};
+use crate::{Config, Digest, WeightsError, family};
 
 /// How much of a file is read for its header at first.
 const HEADER_BYTES_FIRST: u64 = 1 << 20;
@@ -48,14 +48,13 @@ impl Checkpoint {
 
     fn read_all(source: Arc<Source>, manifest: Option<Manifest>) -> Result<Self, WeightsError> {
         let header = read_header(&source)?;
-        llama::check_family(&header.metadata)?;
         let held = tensor::place_all(&header, source.stamp().bytes)?;
         let tensors = match &manifest {
             Some(manifest) => manifest.whole(&held)?,
             None => held,
         };
-        let config = llama::config(&header.metadata, &tensors)?;
-        let checked = llama::check_tensors(&config, &tensors);
+        let config = family::config_from_gguf(&header.metadata, &tensors)?;
+        let checked = family::check_tensors(&config, &tensors);
         checked.map_err(|error| match error {
             WeightsError::MissingTensor { .. } if manifest.is_none() => {
                 WeightsError::NoManifest { source: Box::new(error) }
@@ -65,7 +64,7 @@ impl Checkpoint {
         Ok(Self {
             source,
             metadata: header.metadata,
-            config: Config::Llama(config),
+            config,
             tensors,
             manifest,
             pairs: header.pairs,

@@ -4,6 +4,19 @@ use arith::attention::Heads;
 use arith::gdn::Gdn;
 use arith::rope::Pairing;
 
+/// The most of each count: shapes that a machine could hold, and products that stay countable.
+pub(crate) mod limits {
+    pub const LAYERS_MAX: u32 = 1_024;
+    pub const WIDTH_MAX: u32 = 1 << 18;
+    pub const HEADS_MAX: u32 = 1_024;
+    pub const HEAD_DIM_MAX: u32 = 1_024;
+    pub const CONTEXT_MAX: u32 = 1 << 28;
+    pub const VOCAB_MAX: u32 = 4 << 20;
+    pub const THETA_MAX: f64 = 1e12;
+    /// Taps of a recurrent layer's convolution.
+    pub const TAPS_MAX: u32 = 16;
+}
+
 /// A model's config, by family.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

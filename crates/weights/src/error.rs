@@ -66,7 +66,7 @@ pub enum WeightsError {
         what: String,
     },
     /// An unknown type number of a metadata value.
-    #[error("metadata key `{key}` has the unknown value type {found} (expected 0 to 12)")]
+    #[error("key `{key}` has the unknown value type {found} (expected 0 to 12)")]
     ValueType {
         /// The key.
         key: String,
@@ -82,7 +82,7 @@ pub enum WeightsError {
         name: String,
     },
     /// A required metadata key is absent.
-    #[error("metadata key `{key}` is missing (expected {expected})")]
+    #[error("key `{key}` is missing (expected {expected})")]
     MissingKey {
         /// The key.
         key: String,
@@ -90,7 +90,7 @@ pub enum WeightsError {
         expected: String,
     },
     /// A metadata key holds the wrong type.
-    #[error("metadata key `{key}`: expected {expected}, found {found}")]
+    #[error("key `{key}`: expected {expected}, found {found}")]
     KeyType {
         /// The key.
         key: String,
@@ -100,7 +100,7 @@ pub enum WeightsError {
         found: &'static str,
     },
     /// A metadata key holds a value that cannot be.
-    #[error("metadata key `{key}`: expected {expected}, found {found}")]
+    #[error("key `{key}`: expected {expected}, found {found}")]
     KeyValue {
         /// The key.
         key: String,
@@ -110,7 +110,7 @@ pub enum WeightsError {
         found: String,
     },
     /// A metadata key asks for something that is not implemented.
-    #[error("metadata key `{key}` asks for {found}, which is not supported (expected {expected})")]
+    #[error("key `{key}` asks for {found}, which is not supported (expected {expected})")]
     UnsupportedKey {
         /// The key.
         key: String,
@@ -120,10 +120,12 @@ pub enum WeightsError {
         found: String,
     },
     /// A model family that is not implemented.
-    #[error("model family `{found}` is not supported (expected `llama`)")]
+    #[error("model family `{found}` is not supported (expected {expected})")]
     UnsupportedFamily {
-        /// `general.architecture`.
+        /// `general.architecture`, or `model_type` in a `config.json`.
         found: String,
+        /// The families that are.
+        expected: &'static str,
     },
     /// A tensor type that is not read.
     #[error("tensor `{name}` is {found}, which is not supported (expected {expected})")]

@@ -12,11 +12,14 @@ pub mod config;
 mod cut;
 mod digest;
 pub mod error;
+mod family;
 mod file;
 pub mod gguf;
+mod hugging_face;
 mod llama;
 mod manifest;
 pub mod quantise;
+mod qwen3_5;
 pub mod synthetic;
 mod tensor;
 

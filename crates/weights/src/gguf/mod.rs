@@ -5,6 +5,7 @@
 //! against the bytes left before anything is allocated, and offsets are added with overflow checks.
 mod cursor;
 pub mod header;
+pub(crate) mod keys;
 pub mod limits;
 pub mod metadata;
 pub mod types;
