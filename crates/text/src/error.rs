@@ -7,6 +7,54 @@ pub enum TextError {
     /// The checkpoint's metadata holds another type than expected.
     #[error(transparent)]
     Weights(#[from] weights::WeightsError),
+    /// A file of the model's folder that is there and cannot be read.
+    #[error("`{file}` of {folder} cannot be read: {reason}")]
+    Read {
+        /// The file's name.
+        file: &'static str,
+        /// The model's folder.
+        folder: String,
+        /// Why.
+        reason: String,
+    },
+    /// A folder without a tokenizer.
+    #[error("{folder} has no `{file}`, expected one: no other form of tokenizer is supported")]
+    MissingFile {
+        /// The file's name.
+        file: &'static str,
+        /// The model's folder.
+        folder: String,
+    },
+    /// A file of the model's folder that is too long.
+    #[error("`{file}` has {found} bytes, more than the limit of {limit}")]
+    FileBytes {
+        /// The file's name.
+        file: &'static str,
+        /// Its bytes.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A file of the model's folder that is no text or JSON of the expected form.
+    #[error("`{file}`: {reason}")]
+    Form {
+        /// The file's name.
+        file: &'static str,
+        /// Where, what was expected and what was found.
+        reason: String,
+    },
+    /// A value in a file of the model's folder that is not supported or contradicts others.
+    #[error("`{file}`: `{key}`: expected {expected}, found {found}")]
+    Field {
+        /// The file's name.
+        file: &'static str,
+        /// The path to the value.
+        key: String,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
     /// A required metadata key is absent.
     #[error("metadata key `{key}` is missing: the checkpoint has no tokenizer")]
     MissingKey {

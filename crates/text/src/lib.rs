@@ -1,20 +1,25 @@
-//! Between text and tokens: the tokenizer and the chat template from a checkpoint's metadata, the
-//! incremental detokenizer, and stop strings.
+//! Between text and tokens: the tokenizer and the chat template from a checkpoint's metadata or its
+//! folder, the incremental detokenizer, and stop strings.
 //!
 //! A prompt goes `messages -> render -> encode -> ids`; a reply comes back
 //! `id -> Detokenizer -> StopStrings -> text`.
 mod clock;
 mod detokenizer;
 mod error;
+mod folder;
 mod json;
 mod messages;
 mod plain;
 mod pretokenizer;
+mod settings;
 mod special;
+mod steps;
 pub mod stop;
 mod template;
 mod tokens;
+mod vocabulary;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -38,7 +43,7 @@ pub struct Text {
     bpe: tokenizers::Tokenizer,
     specials: Specials,
     template: Template,
-    bos: Option<u32>,
+    prefix: Option<u32>,
     stop_tokens: Vec<u32>,
     notes: Vec<String>,
 }
@@ -64,22 +69,34 @@ impl Text {
     /// # Errors
     /// As [`Text::from_checkpoint`].
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, TextError> {
-        Self::from_parts(Parts::read(metadata)?)
+        let mut notes = Vec::new();
+        Self::from_parts(Parts::read(metadata, &mut notes)?, notes)
+    }
+
+    /// The same from a model folder of Hugging Face or MLX: `tokenizer.json`, and beside it
+    /// `tokenizer_config.json`, `chat_template.jinja`, `generation_config.json` and `config.json`
+    /// where they are there. Stop tokens are those of the generation config and the tokenizer
+    /// config; the model's config counts only where both are silent.
+    ///
+    /// # Errors
+    /// As [`Text::from_checkpoint`], each with file and key; a file that cannot be read, is longer
+    /// than its limit or no JSON; anything but byte-level BPE, by name.
+    pub fn from_folder(path: &Path) -> Result<Self, TextError> {
+        let mut notes = Vec::new();
+        Self::from_parts(Parts::from_folder(path, &mut notes)?, notes)
     }
 
     /// A tokenizer of 256 byte tokens, `<|im_start|>` = 256 and `<|im_end|>` = 257, with the
     /// ChatML template: what synthetic checkpoints hold.
     pub fn byte_level() -> Self {
-        match Self::from_parts(Parts::byte_level()) {
+        match Parts::byte_level().and_then(|parts| Self::from_parts(parts, Vec::new())) {
             Ok(text) => text,
             Err(error) => panic!("the built-in tokenizer does not build: {error}"),
         }
     }
 
-    fn from_parts(parts: Parts) -> Result<Self, TextError> {
-        let mut notes = Vec::new();
+    fn from_parts(parts: Parts, mut notes: Vec<String>) -> Result<Self, TextError> {
         let tokens = Arc::new(Tokens::new(&parts.tokens, &parts.types));
-        let bpe = pretokenizer::build(&parts, &mut notes)?;
         let template = Template::new(&parts, &mut notes)?;
         let marked = |id: usize| match parts.types[id] {
             Kind::Control => Some(true),
@@ -95,8 +112,8 @@ impl Text {
             marked(id).map(|control| (token.as_str(), id as u32, control))
         }));
         let stop_tokens = parts.stop_tokens();
-        let bos = parts.bos.filter(|_| parts.add_bos);
-        Ok(Self { tokens, bpe, specials, template, bos, stop_tokens, notes })
+        let bpe = parts.recipe.build(parts.vocab, parts.merges)?;
+        Ok(Self { tokens, bpe, specials, template, prefix: parts.prefix, stop_tokens, notes })
     }
 
     /// What was assumed where the checkpoint did not say, for the log.
@@ -111,10 +128,10 @@ impl Text {
     /// [`TextError::Encode`].
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
         let mut ids = self.encode_parts(text, true)?;
-        if let Some(bos) = self.bos
-            && ids.first() != Some(&bos)
+        if let Some(prefix) = self.prefix
+            && ids.first() != Some(&prefix)
         {
-            ids.insert(0, bos);
+            ids.insert(0, prefix);
         }
         Ok(ids)
     }

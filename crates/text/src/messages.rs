@@ -47,7 +47,8 @@ fn join(index: usize, parts: &[Value]) -> Result<String, TextError> {
     Ok(out)
 }
 
-fn kind(value: &Value) -> &'static str {
+/// The type of a value, as errors name it.
+pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a bool",

@@ -1,16 +1,13 @@
 //! The byte-level BPE tokenizers by their pre-tokenizer, GGUF's `tokenizer.ggml.pre`.
 
-use std::collections::HashMap;
-
-use tokenizers::models::bpe::BPE;
-use tokenizers::normalizers::NFC;
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::normalizers::{NFC, NormalizerWrapper};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer};
 
 use crate::TextError;
-use crate::tokens::Parts;
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = concat!(
@@ -26,19 +23,19 @@ const QWEN35: &str = concat!(
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 
-/// How a text is cut into words before BPE.
-struct Recipe {
+/// How the words of a known pre-tokenizer are cut.
+struct Known {
     /// Cuts, one after the other.
     splits: &'static [&'static str],
     /// Whether the text is normalised to NFC first.
     nfc: bool,
-    /// Whether a word that is a token is taken whole, whatever the merges say.
+    /// As [`Recipe::whole_words`].
     whole_words: bool,
 }
 
 const NAMES: [&str; 6] = ["smollm", "qwen2", "qwen35", "llama-bpe", "gpt-2", "default"];
 
-fn recipe(pre: &str) -> Option<Recipe> {
+fn known(pre: &str) -> Option<Known> {
     let (splits, nfc, whole_words): (&'static [&'static str], _, _) = match pre {
         "smollm" => (&[r"\p{N}", GPT2], false, false),
         "qwen2" => (&[QWEN2], true, false),
@@ -47,26 +44,69 @@ fn recipe(pre: &str) -> Option<Recipe> {
         "gpt-2" | "default" => (&[GPT2], false, false),
         _ => return None,
     };
-    Some(Recipe { splits, nfc, whole_words })
+    Some(Known { splits, nfc, whole_words })
 }
 
-/// Builds the tokenizer; special tokens are not part of it.
-pub(crate) fn build(parts: &Parts, notes: &mut Vec<String>) -> Result<Tokenizer, TextError> {
-    let pre = parts.pre.as_deref().unwrap_or("default");
-    if pre == "default" {
-        notes.push("the checkpoint names no pre-tokenizer: cutting words as GPT-2 does".to_owned());
+/// How a text becomes words, and words tokens.
+pub(crate) struct Recipe {
+    /// What the text goes through first.
+    pub normalizer: Option<NormalizerWrapper>,
+    /// How it is cut into words of the byte alphabet.
+    pub pre_tokenizer: PreTokenizerWrapper,
+    /// Whether a word that is a token is taken whole, whatever the merges say.
+    pub whole_words: bool,
+    /// The token of bytes that the vocabulary lacks; without one they are left out.
+    pub unknown: Option<String>,
+    /// Whether a run of such bytes is one such token.
+    pub fuse_unknown: bool,
+}
+
+impl Recipe {
+    /// The one that GGUF calls `pre`.
+    pub(crate) fn named(pre: Option<&str>, notes: &mut Vec<String>) -> Result<Self, TextError> {
+        let pre = pre.unwrap_or("default");
+        if pre == "default" {
+            let note = "the checkpoint names no pre-tokenizer: cutting words as GPT-2 does";
+            notes.push(note.to_owned());
+        }
+        let known = known(pre).ok_or_else(|| TextError::UnsupportedPre {
+            found: pre.to_owned(),
+            expected: NAMES.join(", "),
+        })?;
+        Ok(Self {
+            normalizer: known.nfc.then(|| NFC.into()),
+            pre_tokenizer: sequence(known.splits).map_err(failed)?.into(),
+            whole_words: known.whole_words,
+            unknown: None,
+            fuse_unknown: false,
+        })
     }
-    let recipe = recipe(pre).ok_or_else(|| TextError::UnsupportedPre {
-        found: pre.to_owned(),
-        expected: NAMES.join(", "),
-    })?;
-    let failed = |error: tokenizers::Error| TextError::Build { reason: error.to_string() };
-    let mut tokenizer = Tokenizer::new(bpe(parts, recipe.whole_words)?);
-    if recipe.nfc {
-        tokenizer.with_normalizer(Some(NFC)).map_err(failed)?;
+
+    /// Builds the tokenizer of the tokens in `vocab`, special ones apart.
+    pub(crate) fn build(self, vocab: Vocab, merges: Merges) -> Result<Tokenizer, TextError> {
+        // The library takes slices of the join by the halves' lengths before it looks it up.
+        for (index, (left, right)) in merges.iter().enumerate() {
+            let join = format!("{left}{right}");
+            if ![left, right, &join].iter().all(|half| vocab.contains_key(*half)) {
+                return Err(TextError::Merge { index, merge: format!("{left} {right}") });
+            }
+        }
+        let mut bpe = BPE::builder()
+            .vocab_and_merges(vocab, merges)
+            .ignore_merges(self.whole_words)
+            .fuse_unk(self.fuse_unknown);
+        if let Some(unknown) = self.unknown {
+            bpe = bpe.unk_token(unknown);
+        }
+        let mut tokenizer = Tokenizer::new(bpe.build().map_err(failed)?);
+        tokenizer.with_normalizer(self.normalizer).map_err(failed)?;
+        tokenizer.with_pre_tokenizer(Some(self.pre_tokenizer));
+        Ok(tokenizer)
     }
-    tokenizer.with_pre_tokenizer(Some(sequence(recipe.splits).map_err(failed)?));
-    Ok(tokenizer)
+}
+
+fn failed(error: tokenizers::Error) -> TextError {
+    TextError::Build { reason: error.to_string() }
 }
 
 /// The cuts, then bytes as characters of the byte alphabet.
@@ -80,31 +120,6 @@ fn sequence(splits: &[&str]) -> tokenizers::Result<Sequence> {
     Ok(Sequence::new(steps))
 }
 
-fn bpe(parts: &Parts, whole_words: bool) -> Result<BPE, TextError> {
-    let mut ids: HashMap<&str, u32> = HashMap::with_capacity(parts.tokens.len());
-    for (id, token) in parts.tokens.iter().enumerate() {
-        ids.entry(token).or_insert(id as u32);
-    }
-    let mut merges = Vec::with_capacity(parts.merges.len());
-    for (index, merge) in parts.merges.iter().enumerate() {
-        let refuse = || TextError::Merge { index, merge: merge.clone() };
-        // The first space parts the halves: no half starts with one, the byte alphabet has none.
-        let (left, right) = merge.split_once(' ').ok_or_else(refuse)?;
-        let join = format!("{left}{right}");
-        if ![left, right, &join].iter().all(|half| ids.contains_key(half)) {
-            return Err(refuse());
-        }
-        merges.push((left.to_owned(), right.to_owned()));
-    }
-    let vocab: Vec<(String, u32)> =
-        ids.into_iter().map(|(token, id)| (token.to_owned(), id)).collect();
-    BPE::builder()
-        .vocab_and_merges(vocab.into_iter().collect::<tokenizers::models::bpe::Vocab>(), merges)
-        .ignore_merges(whole_words)
-        .build()
-        .map_err(|error| TextError::Build { reason: error.to_string() })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -114,7 +129,7 @@ mod tests {
 
     fn words(pre: &str, text: &str) -> Vec<String> {
         let mut cut = PreTokenizedString::from(text);
-        sequence(recipe(pre).unwrap().splits).unwrap().pre_tokenize(&mut cut).unwrap();
+        sequence(known(pre).unwrap().splits).unwrap().pre_tokenize(&mut cut).unwrap();
         let splits = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
         splits.iter().map(|(_, (from, to), _)| text[*from..*to].to_owned()).collect()
     }
@@ -139,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_names_in_the_refusal_are_the_ones_that_work() {
-        assert!(NAMES.iter().all(|pre| recipe(pre).is_some()));
-        assert!(recipe("tekken").is_none());
+        assert!(NAMES.iter().all(|pre| known(pre).is_some()));
+        assert!(known("tekken").is_none());
     }
 }

@@ -51,8 +51,8 @@ impl Template {
         for name in ["tools", "documents"] {
             defaults.insert(name.to_owned(), Value::Null);
         }
-        for (name, id) in [("bos_token", parts.bos), ("eos_token", parts.eos)] {
-            defaults.insert(name.to_owned(), parts.text(id).into());
+        for (name, text) in [("bos_token", &parts.bos), ("eos_token", &parts.eos)] {
+            defaults.insert(name.to_owned(), text.as_str().into());
         }
         Ok(Self { environment: compiled(&source)?, defaults })
     }

@@ -1,9 +1,11 @@
-//! The vocabulary: what the metadata says of it, and the bytes of each token.
+//! The vocabulary: what a GGUF file's metadata says of it, and the bytes of each token.
 
+use tokenizers::models::bpe::{Merges, Vocab};
 use weights::gguf::Metadata;
 use weights::synthetic::byte_char;
 
 use crate::TextError;
+use crate::pretokenizer::Recipe;
 
 /// What a token is for (GGUF's token types).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,25 +31,32 @@ impl Kind {
     }
 }
 
-/// A tokenizer's parts, as the metadata holds them.
+/// A tokenizer's parts, from whatever files hold them.
 pub(crate) struct Parts {
+    /// Every token's text by id; an empty one where no token has the id.
     pub tokens: Vec<String>,
+    /// One a token.
     pub types: Vec<Kind>,
-    pub merges: Vec<String>,
-    pub pre: Option<String>,
-    pub bos: Option<u32>,
-    pub eos: Option<u32>,
-    pub eot: Option<u32>,
-    pub add_bos: bool,
+    /// The ids of the tokens that merges work on.
+    pub vocab: Vocab,
+    pub merges: Merges,
+    pub recipe: Recipe,
+    /// What a text starts with unless it brings it.
+    pub prefix: Option<u32>,
+    /// The texts that templates know as `bos_token` and `eos_token`; empty where there is none.
+    pub bos: String,
+    pub eos: String,
+    /// Tokens that the files name as ends of a reply.
+    pub ends: Vec<u32>,
     pub template: Option<String>,
 }
 
-/// Turn ends that count as stop tokens where the vocabulary has them as special tokens, whatever
-/// the EOS key says: some files name the document's end there.
-const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|eot_id|>"];
+/// Ends that count as stop tokens where the vocabulary has them as special tokens, whatever else
+/// the files say: some name only the turn's end, some only the document's.
+const ENDS: [&str; 3] = ["<|im_end|>", "<|eot_id|>", "<|endoftext|>"];
 
 impl Parts {
-    pub(crate) fn read(metadata: &Metadata) -> Result<Self, TextError> {
+    pub(crate) fn read(metadata: &Metadata, notes: &mut Vec<String>) -> Result<Self, TextError> {
         let key = "tokenizer.ggml.model";
         match metadata.str(key)? {
             Some("gpt2") => {}
@@ -56,10 +65,8 @@ impl Parts {
             }
             None => return Err(TextError::MissingKey { key }),
         }
-        let strings = |key| -> Result<Vec<String>, TextError> {
-            Ok(metadata.strings(key)?.ok_or(TextError::MissingKey { key })?.to_vec())
-        };
-        let tokens = strings("tokenizer.ggml.tokens")?;
+        let strings = |key| metadata.strings(key)?.ok_or(TextError::MissingKey { key });
+        let tokens: Vec<String> = strings("tokenizer.ggml.tokens")?.to_vec();
         let types = match metadata.i32s("tokenizer.ggml.token_type")? {
             Some(types) if types.len() != tokens.len() => {
                 return Err(TextError::TypeCount { expected: tokens.len(), found: types.len() });
@@ -77,60 +84,80 @@ impl Parts {
                 id => Ok(id),
             }
         };
-        let pre = metadata.str("tokenizer.ggml.pre")?.map(str::to_owned);
+        let pre = metadata.str("tokenizer.ggml.pre")?;
+        let (bos, eos, eot) = (id("bos")?, id("eos")?, id("eot")?);
+        // Llama 3 files made before the key existed mean true by their pre-tokenizer.
+        let add_bos =
+            metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(pre == Some("llama-bpe"));
+        let text =
+            |id: Option<u32>| id.map_or_else(String::new, |id| tokens[id as usize].to_owned());
         Ok(Self {
-            merges: strings("tokenizer.ggml.merges")?,
-            bos: id("bos")?,
-            eos: id("eos")?,
-            eot: id("eot")?,
-            // Llama 3 files made before the key existed mean true by their pre-tokenizer.
-            add_bos: metadata
-                .bool("tokenizer.ggml.add_bos_token")?
-                .unwrap_or(pre.as_deref() == Some("llama-bpe")),
+            vocab: first_ids(&tokens),
+            merges: merges(strings("tokenizer.ggml.merges")?)?,
+            recipe: Recipe::named(pre, notes)?,
+            prefix: bos.filter(|_| add_bos),
+            bos: text(bos),
+            eos: text(eos),
+            ends: eos.into_iter().chain(eot).collect(),
             template: metadata.str("tokenizer.chat_template")?.map(str::to_owned),
             tokens,
             types,
-            pre,
         })
     }
 
     /// The vocabulary of synthetic checkpoints.
-    pub(crate) fn byte_level() -> Self {
+    pub(crate) fn byte_level() -> Result<Self, TextError> {
         let mut tokens: Vec<String> = (0..=255).map(|byte| byte_char(byte).to_string()).collect();
         tokens.extend(["<|im_start|>".to_owned(), "<|im_end|>".to_owned()]);
         let mut types = vec![Kind::Normal; 256];
         types.extend([Kind::Control; 2]);
-        Self {
+        Ok(Self {
+            vocab: first_ids(&tokens),
+            merges: Vec::new(),
+            recipe: Recipe::named(Some("gpt-2"), &mut Vec::new())?,
+            prefix: None,
+            bos: String::new(),
+            eos: tokens[257].clone(),
+            ends: vec![257],
+            template: Some(crate::template::CHATML.to_owned()),
             tokens,
             types,
-            merges: Vec::new(),
-            pre: Some("gpt-2".to_owned()),
-            bos: None,
-            eos: Some(257),
-            eot: None,
-            add_bos: false,
-            template: Some(crate::template::CHATML.to_owned()),
-        }
+        })
     }
 
     /// Tokens that end a reply, in order, each once.
     pub(crate) fn stop_tokens(&self) -> Vec<u32> {
         let named = self.tokens.iter().enumerate().filter(|(id, token)| {
             matches!(self.types[*id], Kind::Control | Kind::UserDefined)
-                && TURN_ENDS.contains(&token.as_str())
+                && ENDS.contains(&token.as_str())
         });
         let mut ids: Vec<u32> = named.map(|(id, _)| id as u32).collect();
-        ids.extend(self.eos);
-        ids.extend(self.eot);
+        ids.extend(&self.ends);
         ids.sort_unstable();
         ids.dedup();
         ids
     }
+}
 
-    /// The text of token `id`, empty where there is none.
-    pub(crate) fn text(&self, id: Option<u32>) -> &str {
-        id.and_then(|id| self.tokens.get(id as usize)).map_or("", String::as_str)
+/// The id of each text, the first where several tokens share it.
+fn first_ids(tokens: &[String]) -> Vocab {
+    let mut ids = Vocab::with_capacity(tokens.len());
+    for (id, token) in tokens.iter().enumerate() {
+        ids.entry(token.clone()).or_insert(id as u32);
     }
+    ids
+}
+
+/// Merges written as two halves with a space between.
+fn merges(lines: &[String]) -> Result<Merges, TextError> {
+    let halves = lines.iter().enumerate().map(|(index, merge)| {
+        // The first space parts the halves: no half starts with one, the byte alphabet has none.
+        let (left, right) = merge
+            .split_once(' ')
+            .ok_or_else(|| TextError::Merge { index, merge: merge.clone() })?;
+        Ok((left.to_owned(), right.to_owned()))
+    });
+    halves.collect()
 }
 
 /// The bytes of every token, end to end.

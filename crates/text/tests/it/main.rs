@@ -3,6 +3,8 @@
 
 extern crate baton_text as text;
 
+mod folder;
+mod refusals;
 mod reply;
 mod smollm2;
 mod template;
