@@ -250,7 +250,7 @@ impl Metadata {
         })
     }
 
-    /// An array of integers of any stored width that fit.
+    /// An array of integers of any stored width that fit; truth values are 0 and 1.
     pub fn i32s(&self, key: &str) -> Result<Option<Vec<i32>>, WeightsError> {
         self.typed(key, "an array of integers that fit 32 bits", |v| match v {
             Value::Array(Array::Numbers { kind, bytes }) => bytes
@@ -258,6 +258,7 @@ impl Metadata {
                 .map(|item| match number(*kind, item) {
                     Value::Unsigned(n) => i32::try_from(n).ok(),
                     Value::Signed(n) => i32::try_from(n).ok(),
+                    Value::Bool(b) => Some(i32::from(b)),
                     _ => None,
                 })
                 .collect(),
