@@ -13,8 +13,10 @@ use arith::count;
 use crate::Backend;
 
 mod attention;
+mod heads;
 mod input;
 mod linear;
+mod recurrent;
 mod rowwise;
 
 /// How much is tried.
@@ -93,7 +95,9 @@ pub fn run_to_failure(backend: &impl Backend, level: Level) -> Report {
 fn suite<B: Backend>(backend: &B, level: Level, stop: bool) -> Report {
     let mut checks = Checks { backend, level, stop, report: Report::default() };
     rowwise::run(&mut checks);
+    heads::run(&mut checks);
     linear::run(&mut checks);
+    recurrent::run(&mut checks);
     attention::run(&mut checks);
     checks.report
 }
@@ -151,6 +155,23 @@ impl<B: Backend> Checks<'_, B> {
         }
         self.report.passed += 1;
     }
+
+    /// One check of values that stand alone.
+    fn compare_values(&mut self, case: &str, want: &[f32], got: &[f32]) {
+        let same = |(w, g): (&f32, &f32)| match w.is_finite() {
+            true => w.to_bits() == g.to_bits(),
+            false => !g.is_finite(),
+        };
+        match want.iter().zip(got).position(|pair| !same(pair)) {
+            Some(i) => self.fail(format!(
+                "{case}: value {i} of {}: expected {}, found {}",
+                want.len(),
+                bits(want[i]),
+                bits(got[i]),
+            )),
+            None => self.report.passed += 1,
+        }
+    }
 }
 
 /// The first value of a row that is not as expected. Where the expected row holds non-finite
@@ -190,6 +211,11 @@ fn batches(level: Level) -> Vec<Vec<usize>> {
     all
 }
 
+/// A few of them, where the rows of a batch matter less than what else is tried.
+fn few_batches(level: Level) -> Vec<Vec<usize>> {
+    [1, 3, 9, level.pool_rows()].map(|n| (0..n).collect()).to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -200,6 +226,7 @@ mod tests {
     #[test]
     fn the_reference_passes() {
         let report = run(&Scalar::new(), Level::Quick);
+        println!("{report}");
         assert!(report.ok(), "{report}");
     }
 

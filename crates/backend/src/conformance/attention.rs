@@ -158,12 +158,12 @@ fn case<B: Backend>(
     let pages: usize = streams.iter().map(|&(b, n)| (b + n).div_ceil(TILE_KEYS)).sum();
     let tables = tables(&mut noise, streams, pages);
 
-    let made = checks.backend.kv(dtype, pages, heads);
+    let made = checks.backend.kv(dtype, 2 * pages, heads);
     let Some(mut cache) = checks.made(&name, made) else {
         return;
     };
     let mut round = Round { heads, name: &name, tables: &tables };
-    if round.litter(checks, &mut cache, &mut noise, pages).is_none() {
+    if round.litter(checks, &mut cache, &mut noise, 2 * pages).is_none() {
         return;
     }
     // The history, in rounds of all streams, then the round that is checked.
@@ -184,6 +184,13 @@ fn case<B: Backend>(
         return;
     };
     round.attend(checks, &cache, &values, &map, &want);
+    for page in 0..pages as u32 {
+        checks.backend.copy_page(&mut cache, page, pages as u32 + page);
+    }
+    let moved = |table: &Arc<[u32]>| table.iter().map(|page| page + pages as u32).collect();
+    let map = RowMap { tables: tables.iter().map(moved).collect(), ..map };
+    let all: Vec<usize> = (0..map.rows.len()).collect();
+    round.attend_batch(checks, &cache, &values, &map, &want, &all);
 }
 
 /// Page tables over pages in scattered order.
@@ -286,7 +293,6 @@ impl Round<'_> {
         map: &RowMap,
         want: &[f32],
     ) {
-        let width = self.heads.query * self.heads.dim;
         let rows = map.rows.len();
         let alone = checks.level.pick(8, 40);
         let mut batches = vec![(0..rows).collect::<Vec<_>>(), (0..rows).rev().collect()];
@@ -295,26 +301,39 @@ impl Round<'_> {
         }
         batches.extend((0..rows).step_by(rows.div_ceil(alone)).map(|r| vec![r]));
         for batch in batches {
-            let part = RowMap {
-                rows: batch.iter().map(|&r| map.rows[r]).collect(),
-                tables: map.tables.clone(),
-            };
-            let q: Vec<f32> = part
-                .rows
-                .iter()
-                .flat_map(|at| &values[at.table].q[at.position as usize * width..][..width])
-                .copied()
-                .collect();
-            let Some(q) = uploaded(checks, self.name, width, &q) else {
+            if self.attend_batch(checks, cache, values, map, want, &batch).is_none() {
                 return;
-            };
-            let Some(mut out) = sized(checks, self.name, batch.len(), width) else {
-                return;
-            };
-            checks.backend.attention(&q, cache, &part, &mut out);
-            let got = read_back(checks, &out, batch.len(), width);
-            checks.compare(self.name, width, want, &batch, &got);
+            }
         }
+    }
+
+    /// One check: attention of some rows of the round.
+    fn attend_batch<B: Backend>(
+        &self,
+        checks: &mut Checks<'_, B>,
+        cache: &B::Kv,
+        values: &[Values],
+        map: &RowMap,
+        want: &[f32],
+        batch: &[usize],
+    ) -> Option<()> {
+        let width = self.heads.query * self.heads.dim;
+        let part = RowMap {
+            rows: batch.iter().map(|&r| map.rows[r]).collect(),
+            tables: map.tables.clone(),
+        };
+        let q: Vec<f32> = part
+            .rows
+            .iter()
+            .flat_map(|at| &values[at.table].q[at.position as usize * width..][..width])
+            .copied()
+            .collect();
+        let q = uploaded(checks, self.name, width, &q)?;
+        let mut out = sized(checks, self.name, batch.len(), width)?;
+        checks.backend.attention(&q, cache, &part, &mut out);
+        let got = read_back(checks, &out, batch.len(), width);
+        checks.compare(self.name, width, want, batch, &got);
+        Some(())
     }
 }
 

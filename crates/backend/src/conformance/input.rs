@@ -35,6 +35,10 @@ impl Noise {
         (0..3).map(|_| self.unit()).sum()
     }
 
+    pub fn normals(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.normal()).collect()
+    }
+
     /// Either sign, magnitude 2^low .. 2^high, its logarithm spread evenly.
     pub fn spread(&mut self, low: i32, high: i32) -> f32 {
         let exponent = low + self.below((high - low) as usize) as i32;
@@ -92,6 +96,13 @@ const KINDS: [Kind; 11] = [
 /// `rows` rows of `width` values, of every kind in turn.
 pub(super) fn pool(noise: &mut Noise, rows: usize, width: usize) -> Vec<f32> {
     (0..rows).flat_map(|r| row(noise, KINDS[r % KINDS.len()], width)).collect()
+}
+
+/// Two pools whose kinds are out of step, so that kinds meet.
+pub(super) fn pools(seed: u64, rows: usize, width: usize) -> [Vec<f32>; 2] {
+    let mut noise = Noise::new(seed);
+    let first = pool(&mut noise, rows, width);
+    [first, pool(&mut noise, rows + 4, width).split_off(4 * width)]
 }
 
 /// A row of one kind.

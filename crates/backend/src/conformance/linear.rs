@@ -1,19 +1,17 @@
 //! project (block and float formats) and embed.
 
-use arith::format::{Format, Matrix, read_row};
+use arith::format::{Format, Matrix, Mlx, Scales, read_row};
 
 use super::input::{self, Noise};
-use super::rowwise::{gather, poisoned, read_back};
-use super::{Checks, Level, batches};
+use super::rowwise::{Operand, gather, poisoned, read_back, sweep};
+use super::{Checks, Level, batches, few_batches};
 use crate::Backend;
-
-const BLOCKS: [Format; 3] = [Format::Q4_0, Format::Q4_1, Format::Q8_0];
-const FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
 
 /// K and the outputs of the matrices that one call projects to.
 type Shape = (usize, &'static [usize]);
 
-const QUICK: [Shape; 4] = [(32, &[1, 7]), (288, &[13]), (576, &[24, 9]), (2304, &[10])];
+const QUICK: [Shape; 5] =
+    [(32, &[1, 7]), (256, &[9]), (288, &[13]), (576, &[24, 9]), (2304, &[10])];
 const QUICK_FLOAT: [Shape; 4] = [(1, &[3]), (7, &[9]), (257, &[8, 3]), (2304, &[5])];
 /// Small and odd shapes, SmolLM2 in full, then cuts of wider families.
 const FULL: [Shape; 13] = [
@@ -43,26 +41,42 @@ const FULL_FLOAT: [Shape; 9] = [
     (17408, &[4]),
 ];
 
+/// The MLX formats that are called with every batch; the others are with a few.
+const MLX: [Mlx; 3] = [
+    Mlx { bits: 4, group: 64, scales: Scales::Bf16 },
+    Mlx { bits: 8, group: 32, scales: Scales::F16 },
+    Mlx { bits: 3, group: 128, scales: Scales::F32 },
+];
+
 pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
     let (blocks, floats): (&[Shape], &[Shape]) = match checks.level {
         Level::Quick => (&QUICK, &QUICK_FLOAT),
         Level::Full => (&FULL, &FULL_FLOAT),
     };
-    for (formats, shapes) in [(BLOCKS, blocks), (FLOATS, floats)] {
-        for format in formats {
-            for &(cols, outputs) in shapes {
+    let every = batches(checks.level);
+    let mlx = &MLX[..checks.level.pick(1, 3)];
+    let main: Vec<Format> =
+        Format::plain_all().chain(mlx.iter().map(|&mlx| Format::Mlx(mlx))).collect();
+    for &format in &main {
+        for &(cols, outputs) in if format.is_float() { floats } else { blocks } {
+            if cols.is_multiple_of(format.unit_values()) {
                 let matrices: Vec<_> = outputs.iter().map(|&rows| (format, rows)).collect();
-                project(checks, cols, &matrices);
+                project(checks, cols, &matrices, &every);
             }
         }
     }
-    // One call over every format at once.
-    let mixed: Vec<_> = BLOCKS.into_iter().chain(FLOATS).zip([16, 8, 9, 5, 24, 1]).collect();
-    project(checks, 576, &mixed);
-    for format in BLOCKS.into_iter().chain(FLOATS) {
-        for cols in [32, 576] {
-            embed(checks, format, cols);
+    let few = few_batches(checks.level);
+    // One call over many formats at once.
+    let mixed: Vec<_> = main.into_iter().zip([16, 8, 9, 5, 24, 1, 2].into_iter().cycle()).collect();
+    project(checks, 512, &mixed, &few);
+    let mlx_all: Vec<_> = Format::mlx_all().zip([5, 8, 3, 17].into_iter().cycle()).collect();
+    for matrices in mlx_all.chunks(9) {
+        for &cols in checks.level.pick(&[384][..], &[128, 384, 5120, 17408]) {
+            project(checks, cols, matrices, &few);
         }
+    }
+    for format in Format::plain_all().chain(Format::mlx_all()) {
+        embed(checks, format, 256);
     }
 }
 
@@ -86,7 +100,12 @@ impl Stored {
     }
 }
 
-fn project<B: Backend>(checks: &mut Checks<'_, B>, cols: usize, shapes: &[(Format, usize)]) {
+fn project<B: Backend>(
+    checks: &mut Checks<'_, B>,
+    cols: usize,
+    shapes: &[(Format, usize)],
+    batches: &[Vec<usize>],
+) {
     if checks.over() {
         return;
     }
@@ -107,14 +126,14 @@ fn project<B: Backend>(checks: &mut Checks<'_, B>, cols: usize, shapes: &[(Forma
         weights.push(packed);
     }
     let weights: Vec<&B::Linear> = weights.iter().collect();
-    for batch in batches(checks.level) {
+    for batch in batches {
         if checks.over() {
             return;
         }
         let Some(mut x) = poisoned(checks, "project", cols) else {
             return;
         };
-        checks.backend.upload(&gather(&pool, cols, &batch), &mut x);
+        checks.backend.upload(&gather(&pool, cols, batch), &mut x);
         let mut outs = Vec::new();
         for &(_, rows) in shapes {
             let Some(out) = poisoned(checks, "project", rows) else {
@@ -127,7 +146,7 @@ fn project<B: Backend>(checks: &mut Checks<'_, B>, cols: usize, shapes: &[(Forma
         for (i, &(_, rows)) in shapes.iter().enumerate() {
             let got = read_back(checks, &outs[i], batch.len(), rows);
             let case = format!("project {}, matrix {i} of {}", names[i], names.len());
-            checks.compare(&case, rows, &wants[i], &batch, &got);
+            checks.compare(&case, rows, &wants[i], batch, &got);
         }
     }
 }
@@ -159,13 +178,9 @@ fn embed<B: Backend>(checks: &mut Checks<'_, B>, format: Format, cols: usize) {
     let Some(table) = checks.made(&case, made) else {
         return;
     };
-    for batch in batches(checks.level) {
-        let Some(mut out) = poisoned(checks, &case, cols) else {
-            return;
-        };
+    let out = Operand::poison(cols);
+    sweep(checks, &case, &few_batches(checks.level), &[out], &want, |backend, out, _, batch| {
         let ids: Vec<u32> = batch.iter().map(|&p| p as u32).collect();
-        checks.backend.embed(&table, &ids, &mut out);
-        let got = read_back(checks, &out, batch.len(), cols);
-        checks.compare(&case, cols, &want, &batch, &got);
-    }
+        backend.embed(&table, &ids, out);
+    });
 }

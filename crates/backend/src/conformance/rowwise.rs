@@ -1,6 +1,6 @@
-//! rms_norm, rope, silu_mul and add.
+//! rms_norm, rope, silu_mul, gate and add, and how ops that take rows one by one are called.
 
-use arith::exp::{EXP_MAX, EXP_MIN};
+use arith::exp::{EXP_MAX, EXP_MIN, sigmoid, silu};
 use arith::float::flush;
 use arith::format::{Format, Matrix, read_float};
 use arith::rope::{Pairing, RopeRows, rotate};
@@ -48,6 +48,77 @@ pub(super) fn read_back<B: Backend>(
     got
 }
 
+/// A buffer of an op that takes rows one by one.
+pub(super) struct Operand<'a> {
+    /// `[pool rows, width]`; empty for one that holds nothing but poison before the call.
+    pub pool: &'a [f32],
+    pub width: usize,
+    /// Values that stand alone: a row, or a head of it.
+    pub part: usize,
+}
+
+impl<'a> Operand<'a> {
+    pub fn new(pool: &'a [f32], width: usize) -> Self {
+        Self { pool, width, part: width }
+    }
+
+    pub fn poison(width: usize) -> Self {
+        Self::new(&[], width)
+    }
+
+    /// The same, of rows whose parts of `part` values stand alone.
+    pub fn in_parts(self, part: usize) -> Self {
+        Self { part, ..self }
+    }
+}
+
+/// Calls an op with some batches of the pool. The op is given the buffer of the first operand, which
+/// it writes, those of the others, and the batch.
+pub(super) fn sweep<B: Backend>(
+    checks: &mut Checks<'_, B>,
+    case: &str,
+    batches: &[Vec<usize>],
+    operands: &[Operand<'_>],
+    want: &[f32],
+    op: impl Fn(&B, &mut B::Rows, &[B::Rows], &[usize]),
+) {
+    for batch in batches {
+        if checks.over() {
+            return;
+        }
+        let mut buffers = Vec::new();
+        for &Operand { pool, width, .. } in operands {
+            let Some(mut buffer) = poisoned(checks, case, width) else {
+                return;
+            };
+            if !pool.is_empty() {
+                checks.backend.upload(&gather(pool, width, batch), &mut buffer);
+            }
+            buffers.push(buffer);
+        }
+        let (out, others) = buffers.split_first_mut().expect("an op has operands");
+        op(checks.backend, out, others, batch);
+        let Operand { width, part, .. } = operands[0];
+        let got = read_back(checks, out, batch.len(), width);
+        let parts = width / part;
+        let batch: Vec<_> = batch.iter().flat_map(|p| p * parts..(p + 1) * parts).collect();
+        checks.compare(case, part, want, &batch, &got);
+    }
+}
+
+/// A vector of weights: as the backend holds it, and its values.
+pub(super) fn weights<B: Backend>(
+    checks: &mut Checks<'_, B>,
+    case: &str,
+    format: Format,
+    bytes: &[u8],
+) -> Option<(B::Vector, Vec<f32>)> {
+    let cols = bytes.len() / format.unit_bytes();
+    let made = checks.backend.vector(&Matrix { format, rows: 1, cols, bytes });
+    let values = (0..cols).map(|i| read_float(format, bytes, i)).collect();
+    Some((checks.made(case, made)?, values))
+}
+
 fn norms<B: Backend>(checks: &mut Checks<'_, B>) {
     let wide: &[usize] = checks.level.pick(&[64, 576], &[64, 256, 576, 1536, 2048, 5120]);
     for (i, &width) in ODD_WIDTHS.iter().chain(wide).enumerate() {
@@ -65,30 +136,19 @@ fn norm<B: Backend>(checks: &mut Checks<'_, B>, width: usize, format: Format, ep
     let mut noise = Noise::new(width as u64);
     let pool = input::pool(&mut noise, checks.level.pool_rows(), width);
     let bytes = input::matrix(&mut noise, format, 1, width);
-    let matrix = Matrix { format, rows: 1, cols: width, bytes: &bytes };
-    let w: Vec<f32> = (0..width).map(|i| read_float(format, &bytes, i)).collect();
+    let Some((vector, w)) = weights(checks, &case, format, &bytes) else {
+        return;
+    };
     let mut want = vec![0.0; pool.len()];
     checks.reference(&case, || {
         for (x, y) in pool.chunks_exact(width).zip(want.chunks_exact_mut(width)) {
             arith::norm::rms_norm(x, &w, eps, y);
         }
     });
-    let made = checks.backend.vector(&matrix);
-    let Some(w) = checks.made(&case, made) else {
-        return;
-    };
-    for batch in batches(checks.level) {
-        let Some(mut x) = poisoned(checks, &case, width) else {
-            return;
-        };
-        let Some(mut out) = poisoned(checks, &case, width) else {
-            return;
-        };
-        checks.backend.upload(&gather(&pool, width, &batch), &mut x);
-        checks.backend.rms_norm(&x, &w, eps, batch.len(), &mut out);
-        let got = read_back(checks, &out, batch.len(), width);
-        checks.compare(&case, width, &want, &batch, &got);
-    }
+    let operands = [Operand::poison(width), Operand::new(&pool, width)];
+    sweep(checks, &case, &batches(checks.level), &operands, &want, |backend, out, x, batch| {
+        backend.rms_norm(&x[0], &vector, eps, batch.len(), out);
+    });
 }
 
 /// Heads, dim, rotated dims, pairing, theta.
@@ -128,16 +188,11 @@ fn rope<B: Backend>(checks: &mut Checks<'_, B>, shape: RopeShape) {
             rotate(row, heads, dim, pairing, &table, r);
         }
     });
-    for batch in batches(checks.level) {
-        let Some(mut x) = poisoned(checks, &case, width) else {
-            return;
-        };
-        checks.backend.upload(&gather(&pool, width, &batch), &mut x);
+    let operands = [Operand::new(&pool, width)];
+    sweep(checks, &case, &batches(checks.level), &operands, &want, |backend, x, _, batch| {
         let at: Vec<u32> = batch.iter().map(|&p| positions[p]).collect();
-        checks.backend.rope(&mut x, heads, dim, pairing, &RopeRows::new(theta, dims, &at));
-        let got = read_back(checks, &x, batch.len(), width);
-        checks.compare(&case, width, &want, &batch, &got);
-    }
+        backend.rope(x, heads, dim, pairing, &RopeRows::new(theta, dims, &at));
+    });
 }
 
 fn elementwise<B: Backend>(checks: &mut Checks<'_, B>) {
@@ -146,55 +201,35 @@ fn elementwise<B: Backend>(checks: &mut Checks<'_, B>) {
         if checks.over() {
             return;
         }
-        let mut noise = Noise::new(900 + width as u64);
-        let rows = checks.level.pool_rows();
-        let a = input::pool(&mut noise, rows, width);
-        // The other operand's kinds are out of step, so that kinds meet.
-        let b = input::pool(&mut noise, rows + 4, width).split_off(4 * width);
-        silu_mul(checks, width, &a, &b);
-        add(checks, width, &a, &b);
-    }
-}
-
-fn silu_mul<B: Backend>(checks: &mut Checks<'_, B>, width: usize, gate: &[f32], up: &[f32]) {
-    let case = format!("silu_mul [{width}]");
-    let want: Vec<f32> = checks.reference(&case, || {
-        gate.iter().zip(up).map(|(&g, &u)| flush(arith::exp::silu(g) * u)).collect()
-    });
-    for batch in batches(checks.level) {
-        let Some(mut g) = poisoned(checks, &case, width) else {
-            return;
+        let [a, b] = &input::pools(900 + width as u64, checks.level.pool_rows(), width);
+        let (a, b) = (Operand::new(a, width), Operand::new(b, width));
+        let each = |op: fn(f32, f32) -> f32| -> Vec<f32> {
+            a.pool.iter().zip(b.pool).map(|(&a, &b)| flush(op(a, b))).collect()
         };
-        let Some(mut u) = poisoned(checks, &case, width) else {
-            return;
-        };
-        let Some(mut out) = poisoned(checks, &case, width) else {
-            return;
-        };
-        checks.backend.upload(&gather(gate, width, &batch), &mut g);
-        checks.backend.upload(&gather(up, width, &batch), &mut u);
-        checks.backend.silu_mul(&g, &u, batch.len(), &mut out);
-        let got = read_back(checks, &out, batch.len(), width);
-        checks.compare(&case, width, &want, &batch, &got);
-    }
-}
-
-fn add<B: Backend>(checks: &mut Checks<'_, B>, width: usize, a: &[f32], b: &[f32]) {
-    let case = format!("add [{width}]");
-    let want: Vec<f32> =
-        checks.reference(&case, || a.iter().zip(b).map(|(a, b)| flush(a + b)).collect());
-    for batch in batches(checks.level) {
-        let Some(mut x) = poisoned(checks, &case, width) else {
-            return;
-        };
-        let Some(mut y) = poisoned(checks, &case, width) else {
-            return;
-        };
-        checks.backend.upload(&gather(a, width, &batch), &mut x);
-        checks.backend.upload(&gather(b, width, &batch), &mut y);
-        checks.backend.add(&mut x, &y, batch.len());
-        let got = read_back(checks, &x, batch.len(), width);
-        checks.compare(&case, width, &want, &batch, &got);
+        let case = format!("add [{width}]");
+        let want = checks.reference(&case, || each(|a, b| a + b));
+        let operands = [Operand::new(a.pool, width), Operand::new(b.pool, width)];
+        sweep(checks, &case, &batches(checks.level), &operands, &want, |backend, x, y, batch| {
+            backend.add(x, &y[0], batch.len());
+        });
+        let case = format!("gate [{width}]");
+        let want = checks.reference(&case, || each(|x, gate| x * sigmoid(gate)));
+        sweep(
+            checks,
+            &case,
+            &batches(checks.level),
+            &operands,
+            &want,
+            |backend, x, gate, batch| {
+                backend.gate(x, &gate[0], batch.len());
+            },
+        );
+        let case = format!("silu_mul [{width}]");
+        let want = checks.reference(&case, || each(|gate, up| silu(gate) * up));
+        let operands = [Operand::poison(width), a, b];
+        sweep(checks, &case, &batches(checks.level), &operands, &want, |backend, out, x, batch| {
+            backend.silu_mul(&x[0], &x[1], batch.len(), out);
+        });
     }
 }
 
@@ -218,9 +253,8 @@ fn dense_silu<B: Backend>(checks: &mut Checks<'_, B>) {
             return;
         }
         let up = vec![up[i % 2]; WIDTH];
-        let want: Vec<f32> = checks.reference(case, || {
-            gate.iter().zip(&up).map(|(&g, &u)| flush(arith::exp::silu(g) * u)).collect()
-        });
+        let want: Vec<f32> = checks
+            .reference(case, || gate.iter().zip(&up).map(|(&g, &u)| flush(silu(g) * u)).collect());
         let made = [1, 1, 3].map(|rows| checks.backend.rows(rows, WIDTH));
         let [g, u, out] = made.map(|made| checks.made(case, made));
         let (Some(mut g), Some(mut u), Some(mut out)) = (g, u, out) else {
