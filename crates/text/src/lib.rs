@@ -61,7 +61,10 @@ impl Text {
     /// A tokenizer model or pre-tokenizer that is not implemented, by name; ids, types or merges
     /// that contradict the token list; a template that does not compile.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TextError> {
-        Self::from_metadata(checkpoint.metadata())
+        match checkpoint.metadata() {
+            Some(metadata) => Self::from_metadata(metadata),
+            None => Self::from_folder(checkpoint.path()),
+        }
     }
 
     /// The same from metadata alone.

@@ -1,85 +1,160 @@
 //! An open checkpoint: its config, and its tensors by name.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arith::format::Matrix;
 use sha2::{Digest as _, Sha256};
 
+use crate::family::{self, Form};
 use crate::file::Source;
+use crate::folder::{self, Folder};
 use crate::gguf::{Header, Metadata, limits};
 use crate::manifest::Manifest;
+use crate::reading::{self, Shape};
 use crate::tensor::{self, TensorInfo};
-use crate::{Config, Digest, WeightsError, family};
+use crate::{Config, Digest, WeightsError};
 
 /// How much of a file is read for its header at first.
 const HEADER_BYTES_FIRST: u64 = 1 << 20;
 /// How much of a tensor is in memory at once while it is digested or copied.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A checkpoint: a model's tensors, of which this file may hold a part.
+/// A checkpoint: a model's tensors, of which its files may hold a part.
 #[derive(Debug)]
 pub struct Checkpoint {
-    source: Arc<Source>,
-    metadata: Metadata,
+    /// A GGUF file or a folder.
+    path: PathBuf,
+    /// The files that hold tensors.
+    files: Vec<Arc<Source>>,
+    container: Container,
     config: Config,
     tensors: Vec<TensorInfo>,
     manifest: Option<Manifest>,
-    /// Where the header's pairs lie in the file.
-    pub(crate) pairs: Range<usize>,
-    /// Bytes that tensors are aligned to.
-    pub(crate) alignment: u64,
+    /// Whether MLX's codes are read as f32 values.
+    widened: bool,
+}
+
+/// What holds the tensors, beside them.
+#[derive(Debug)]
+pub(crate) enum Container {
+    /// One GGUF file.
+    Gguf {
+        metadata: Metadata,
+        /// Where the header's pairs lie in the file.
+        pairs: Range<usize>,
+        /// Bytes that tensors are aligned to.
+        alignment: u64,
+    },
+    /// A folder of safetensors files.
+    Folder { form: Form },
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file and checks everything but the values: config, tensor names, shapes,
-    /// types and places. With a manifest of this file beside it, the manifest says what the model
-    /// is and the file may hold a part.
+    /// Opens a model and checks everything but the values: config, tensor names, shapes, types and
+    /// places. `path` is a GGUF file, or a folder with `config.json` and `model.safetensors` or
+    /// shards and their index, or one of these files. With a manifest of this model beside its
+    /// files, the manifest says what the model is and the files may hold a part.
     ///
     /// # Errors
-    /// [`WeightsError::Io`] where the file or the manifest cannot be read, else
+    /// [`WeightsError::Io`] where a file or the manifest cannot be read, else
     /// [`WeightsError::InFile`] around the first thing that is wrong.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
-        let source = Arc::new(Source::open(path)?);
-        let manifest = Manifest::beside(path)?;
-        Self::read_all(source, manifest).map_err(|source| source.in_file(path))
+        match folder::folder_of(path) {
+            Some(folder) => {
+                let opened = Self::open_folder(&folder, path);
+                opened.map_err(|source| source.in_file(&folder))
+            }
+            None => {
+                let source = Arc::new(Source::open(path)?);
+                let manifest = Manifest::beside(path)?;
+                Self::open_gguf(source, manifest).map_err(|source| source.in_file(path))
+            }
+        }
     }
 
-    fn read_all(source: Arc<Source>, manifest: Option<Manifest>) -> Result<Self, WeightsError> {
+    /// As [`Checkpoint::open`], and MLX's codes are read as f32 values, `f32(code * scale) + bias`:
+    /// what the arithmetic over codes is compared with.
+    #[doc(hidden)]
+    pub fn open_widened(path: &Path) -> Result<Self, WeightsError> {
+        Ok(Self { widened: true, ..Self::open(path)? })
+    }
+
+    fn open_gguf(source: Arc<Source>, manifest: Option<Manifest>) -> Result<Self, WeightsError> {
         let header = read_header(&source)?;
         let held = tensor::place_all(&header, source.stamp().bytes)?;
-        let tensors = match &manifest {
-            Some(manifest) => manifest.whole(&held)?,
-            None => held,
-        };
-        let config = family::config_from_gguf(&header.metadata, &tensors)?;
-        let checked = family::check_tensors(&config, &tensors);
-        checked.map_err(|error| match error {
-            WeightsError::MissingTensor { .. } if manifest.is_none() => {
-                WeightsError::NoManifest { source: Box::new(error) }
-            }
-            error => error,
-        })?;
+        let mut tensors = whole(held, manifest.as_ref())?;
+        let mut config = family::config_from_gguf(&header.metadata, &tensors)?;
+        check(&mut config, &tensors, manifest.is_some())?;
+        for tensor in &mut tensors {
+            tensor.read_as(family::from_gguf(&config, &tensor.name))?;
+        }
         Ok(Self {
-            source,
-            metadata: header.metadata,
+            path: source.path().to_path_buf(),
+            files: vec![source],
+            container: Container::Gguf {
+                metadata: header.metadata,
+                pairs: header.pairs,
+                alignment: header.alignment,
+            },
             config,
             tensors,
             manifest,
-            pairs: header.pairs,
-            alignment: header.alignment,
+            widened: false,
         })
     }
 
-    /// The file.
-    pub fn path(&self) -> &Path {
-        self.source.path()
+    fn open_folder(path: &Path, asked: &Path) -> Result<Self, WeightsError> {
+        let folder = Folder::open(path)?;
+        folder.check_named(asked)?;
+        let manifest = Manifest::beside(&path.join(folder::CONFIG))?;
+        let config_at = path.join(folder::CONFIG);
+        let config = family::config_from_json(&folder.json);
+        let mut config = config.map_err(|error| error.in_file(&config_at))?;
+        let (held, unknown) = folder.tensors(&config)?;
+        let tensors = whole(held, manifest.as_ref())?;
+        check(&mut config, &tensors, manifest.is_some())?;
+        if let Some(name) = unknown.first().cloned() {
+            return Err(WeightsError::LeftOver { name, count: unknown.len() });
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            files: folder.files,
+            container: Container::Folder { form: folder.form },
+            config,
+            tensors,
+            manifest,
+            widened: false,
+        })
     }
 
-    /// The file, for those that outlive the checkpoint.
-    pub(crate) fn source(&self) -> &Arc<Source> {
-        &self.source
+    /// The GGUF file, or the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder, where the model is one.
+    pub fn folder(&self) -> Option<&Path> {
+        matches!(self.container, Container::Folder { .. }).then_some(&self.path)
+    }
+
+    /// The model's name: that of its file without the ending, or of its folder.
+    pub fn name(&self) -> String {
+        let whole = self.path.canonicalize();
+        let path = whole.as_deref().unwrap_or(&self.path);
+        let name = if self.folder().is_some() { path.file_name() } else { path.file_stem() };
+        name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The files that hold tensors, for those that outlive the checkpoint.
+    pub(crate) fn files(&self) -> &[Arc<Source>] {
+        &self.files
+    }
+
+    /// What holds the tensors.
+    pub(crate) fn container(&self) -> &Container {
+        &self.container
     }
 
     /// What the checkpoint says of its model.
@@ -87,9 +162,12 @@ impl Checkpoint {
         &self.config
     }
 
-    /// All metadata.
-    pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+    /// All metadata of a GGUF file; a folder has none.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        match &self.container {
+            Container::Gguf { metadata, .. } => Some(metadata),
+            Container::Folder { .. } => None,
+        }
     }
 
     /// Every tensor of the model, in name order.
@@ -97,7 +175,7 @@ impl Checkpoint {
         &self.tensors
     }
 
-    /// The manifest beside the file.
+    /// The manifest beside the files.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.manifest.as_ref()
     }
@@ -107,7 +185,7 @@ impl Checkpoint {
         self.info(name).is_ok()
     }
 
-    /// What and where tensor `name` is.
+    /// What tensor `name` is.
     ///
     /// # Errors
     /// [`WeightsError::NoTensor`].
@@ -118,45 +196,55 @@ impl Checkpoint {
         }
     }
 
-    /// What tensor `name` is, and where in the file.
-    fn held(&self, name: &str) -> Result<(&TensorInfo, u64), WeightsError> {
+    /// What tensor `name` is, which the files hold.
+    pub(crate) fn held(&self, name: &str) -> Result<&TensorInfo, WeightsError> {
         let info = self.info(name)?;
-        let offset = info.offset.ok_or_else(|| WeightsError::NotHeld {
-            name: name.to_owned(),
-            path: self.path().to_path_buf(),
-        })?;
-        Ok((info, offset))
+        if info.pieces.is_empty() {
+            let (name, path) = (name.to_owned(), self.path.clone());
+            return Err(WeightsError::NotHeld { name, path });
+        }
+        Ok(info)
     }
 
-    /// Tensor `name` in its stored form, read into `buffer`, which grows where it must.
+    /// Tensor `name`, ready for a layer program, read into `buffer`, which grows where it must.
+    /// Values are in their stored form unless they mean something else there: then they are F32.
     ///
     /// # Errors
-    /// [`WeightsError::NoTensor`]; [`WeightsError::NotHeld`] where the file was cut without it;
+    /// [`WeightsError::NoTensor`]; [`WeightsError::NotHeld`] where the files were cut without it;
     /// [`WeightsError::Io`].
     pub fn read<'a>(
         &self,
         name: &str,
         buffer: &'a mut Vec<u8>,
     ) -> Result<Matrix<'a>, WeightsError> {
-        let (info, offset) = self.held(name)?;
-        if buffer.len() < info.bytes {
+        let info = self.held(name)?;
+        let shape = Shape::of(info, self.widened);
+        let bytes = shape.bytes();
+        if buffer.len() < bytes {
             // Exactly, and nothing of the old contents is moved.
             buffer.clear();
-            buffer.reserve_exact(info.bytes);
-            buffer.resize(info.bytes, 0);
+            buffer.reserve_exact(bytes);
+            buffer.resize(bytes, 0);
         }
-        let bytes = &mut buffer[..info.bytes];
-        self.source.read(offset, bytes)?;
-        Ok(Matrix { format: info.format, rows: info.rows, cols: info.cols, bytes })
+        let bytes = &mut buffer[..bytes];
+        reading::fill(&self.files, info, self.widened, bytes)?;
+        Ok(shape.over(bytes))
     }
 
-    /// Whether the file holds layers `range`, and the ends where `ends`.
+    /// Whether the files hold layers `range`, and the ends where `ends`.
     ///
     /// # Errors
     /// [`WeightsError::NotHeld`] with the first tensor that it does not.
     pub fn check_held(&self, range: Range<u32>, ends: bool) -> Result<(), WeightsError> {
         let mut part = self.part(range, ends);
         part.try_for_each(|tensor| self.held(&tensor.name).map(|_| ()))
+    }
+
+    /// The tensors of the layers beyond the trunk (a draft head), in name order: no part of any
+    /// range, but a cut with the ends has them.
+    pub(crate) fn beyond(&self) -> impl Iterator<Item = &TensorInfo> {
+        let layers = self.config.layers();
+        self.tensors.iter().filter(move |t| t.layer().is_some_and(|layer| layer >= layers))
     }
 
     /// The tensors of layers `range`, and of the ends where `ends`, in name order.
@@ -171,19 +259,43 @@ impl Checkpoint {
         self.part(range, ends).map(|t| t.bytes as u64).sum()
     }
 
-    /// SHA-256 of the stored bytes of tensor `name`.
+    /// SHA-256 of the stored bytes of tensor `name`; of codes, their scales and their biases in
+    /// this order.
     ///
     /// # Errors
     /// As [`Checkpoint::read`].
     pub fn digest(&self, name: &str) -> Result<Digest, WeightsError> {
-        let (info, offset) = self.held(name)?;
         let mut sum = Sha256::new();
-        pieces(&self.source, offset, info.bytes, |piece| {
-            sum.update(piece);
-            Ok::<_, WeightsError>(())
-        })?;
+        for piece in &self.held(name)?.pieces {
+            pieces(&self.files[piece.file], piece.at, piece.bytes, |bytes| {
+                sum.update(bytes);
+                Ok::<_, WeightsError>(())
+            })?;
+        }
         Ok(sum.finalize().into())
     }
+}
+
+/// The whole model's tensors, those of `held` placed where they are.
+fn whole(
+    held: Vec<TensorInfo>,
+    manifest: Option<&Manifest>,
+) -> Result<Vec<TensorInfo>, WeightsError> {
+    match manifest {
+        Some(manifest) => manifest.whole(held),
+        None => Ok(held),
+    }
+}
+
+/// Settles the config by the tensors and checks that they are the model's.
+fn check(config: &mut Config, tensors: &[TensorInfo], manifest: bool) -> Result<(), WeightsError> {
+    family::settle(config, tensors);
+    family::check_tensors(config, tensors).map_err(|error| match error {
+        WeightsError::MissingTensor { .. } if !manifest => {
+            WeightsError::NoManifest { source: Box::new(error) }
+        }
+        error => error,
+    })
 }
 
 /// Hands `bytes` bytes of a file from offset `at` on to `each`, piece by piece.

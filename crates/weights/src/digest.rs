@@ -113,7 +113,7 @@ fn digest_all(
     Ok(done.into_inner().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// Where the digests of one file are kept.
+/// Where the digests of one checkpoint are kept.
 struct Kept<'a> {
     checkpoint: &'a Checkpoint,
     path: PathBuf,
@@ -124,7 +124,7 @@ struct Kept<'a> {
 #[derive(Deserialize, Serialize)]
 struct Stored {
     path: PathBuf,
-    stamp: Stamp,
+    stamps: Vec<Stamp>,
     tensors: BTreeMap<String, String>,
 }
 
@@ -136,30 +136,30 @@ impl<'a> Kept<'a> {
         Some(Self { checkpoint, path, at })
     }
 
+    /// Of the checkpoint's files, when they were opened.
+    fn stamps(&self) -> Vec<Stamp> {
+        self.checkpoint.files().iter().map(|file| file.stamp().clone()).collect()
+    }
+
     /// What is kept and still holds.
     fn load(&self) -> BTreeMap<String, Digest> {
         let small = std::fs::metadata(&self.at).is_ok_and(|info| info.len() <= KEPT_BYTES_MAX);
         let text = small.then(|| std::fs::read(&self.at).ok()).flatten();
         let stored = text.and_then(|text| serde_json::from_slice::<Stored>(&text).ok());
-        let stored = stored.filter(|stored| {
-            stored.path == self.path && stored.stamp == *self.checkpoint.source().stamp()
-        });
+        let stored =
+            stored.filter(|stored| stored.path == self.path && stored.stamps == self.stamps());
         let tensors = stored.map(|stored| stored.tensors).unwrap_or_default();
         let pairs = tensors.into_iter();
         pairs.filter_map(|(name, digest)| Some((name, parse_hex(&digest)?))).collect()
     }
 
     fn store(&self, digests: BTreeMap<String, Digest>) {
-        let source = self.checkpoint.source();
-        if !source.is_unchanged() {
+        if !self.checkpoint.files().iter().all(|file| file.is_unchanged()) {
             return;
         }
         let tensors = digests.into_iter().map(|(name, digest)| (name, hex(&digest)));
-        let stored = Stored {
-            path: self.path.clone(),
-            stamp: source.stamp().clone(),
-            tensors: tensors.collect(),
-        };
+        let stored =
+            Stored { path: self.path.clone(), stamps: self.stamps(), tensors: tensors.collect() };
         let folder = self.at.parent().map(std::fs::create_dir_all);
         if let (Some(Ok(())), Ok(text)) = (folder, serde_json::to_vec(&stored)) {
             let _ = file::replace(&self.at, |out| out.write_all(&text));

@@ -249,6 +249,49 @@ pub enum WeightsError {
         /// Rows and columns in the file.
         found: [usize; 2],
     },
+    /// A path that leads to no model.
+    #[error(
+        "no model: expected a GGUF file, or a folder with config.json and model.safetensors or its \
+         shards and their model.safetensors.index.json; {missing} is not there"
+    )]
+    NoModel {
+        /// The file that is looked for.
+        missing: &'static str,
+    },
+    /// A safetensors file that its folder's model does not have.
+    #[error("`{found}` is no file of this folder's model (expected model.safetensors or a shard)")]
+    OtherFile {
+        /// The file's name.
+        found: String,
+    },
+    /// Text that should be JSON of a certain kind and is not.
+    #[error("{what} is no JSON as expected: {reason}")]
+    Json {
+        /// Which text.
+        what: &'static str,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// A list of shards and the shards speak of different tensors.
+    #[error("tensor `{name}`: the list of shards says {expected}, found {found}")]
+    OtherShard {
+        /// The tensor.
+        name: String,
+        /// Where the list has it.
+        expected: String,
+        /// Where it is.
+        found: String,
+    },
+    /// Codes, scales and biases that do not fit each other.
+    #[error("quantised tensor `{name}`: expected {expected}, found {found}")]
+    Quantised {
+        /// The tensor, by its container's name.
+        name: String,
+        /// What would fit.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
     /// Tensors that the family has no use for: the model computes something else.
     #[error("{count} tensors are not part of this model, the first is `{name}`")]
     LeftOver {
@@ -259,11 +302,24 @@ pub enum WeightsError {
     },
 }
 
+/// Most characters that an error repeats of a file.
+const EXCERPT_CHARS_MAX: usize = 512;
+
 impl WeightsError {
+    /// The start of a text from a file, for an error.
+    pub(crate) fn excerpt(text: &str) -> String {
+        text.chars().take(EXCERPT_CHARS_MAX).collect()
+    }
+
+    /// `what` is no JSON of its kind.
+    pub(crate) fn json(what: &'static str, error: &serde_json::Error) -> Self {
+        Self::Json { what, reason: Self::excerpt(&error.to_string()) }
+    }
+
     /// The same, as something inside the file at `path`; errors that name a file stay as they are.
     pub(crate) fn in_file(self, path: &Path) -> Self {
         match self {
-            Self::Io { .. } => self,
+            Self::Io { .. } | Self::InFile { .. } => self,
             source => Self::InFile { path: path.to_path_buf(), source: Box::new(source) },
         }
     }

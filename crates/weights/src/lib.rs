@@ -14,12 +14,16 @@ mod digest;
 pub mod error;
 mod family;
 mod file;
+mod folder;
 pub mod gguf;
 mod hugging_face;
 mod llama;
 mod manifest;
+pub mod mlx;
 pub mod quantise;
 mod qwen3_5;
+mod reading;
+pub mod safetensors;
 pub mod synthetic;
 mod tensor;
 

@@ -1,5 +1,6 @@
 //! A model's whole list of tensors with their digests, for files that hold a part of it: JSON
-//! beside the file, [`FILE`]. The config is in the file's own metadata, which a cut keeps.
+//! beside the file, [`FILE`]. The config is in the file's own metadata or in `config.json`, which
+//! a cut keeps.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -9,9 +10,10 @@ use std::path::{Path, PathBuf};
 use arith::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
 
+use crate::family::Reading;
 use crate::gguf::{limits, types};
 use crate::tensor::TensorInfo;
-use crate::{Checkpoint, Digest, Digests, WeightsError, digest, file};
+use crate::{Checkpoint, Digest, Digests, WeightsError, digest, file, folder};
 
 /// The manifest's name in a model's folder.
 pub const FILE: &str = "baton.manifest.json";
@@ -25,7 +27,7 @@ const REASON_CHARS_MAX: usize = 512;
 /// Every tensor of a model and its SHA-256.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// Name of the file that it lies beside.
+    /// Name of the file that it lies beside; of a folder its config's.
     file: String,
     /// In name order, placed nowhere.
     tensors: Vec<TensorInfo>,
@@ -79,8 +81,15 @@ impl Manifest {
     /// [`WeightsError::NotHeld`] for a file that holds a part, and what reading it says.
     pub fn of(checkpoint: &Checkpoint, cache: Option<&Path>) -> Result<Self, WeightsError> {
         let names: Vec<&str> = checkpoint.tensors().iter().map(|t| t.name.as_str()).collect();
-        let unplaced = |tensor: &TensorInfo| TensorInfo { offset: None, ..tensor.clone() };
-        let name = checkpoint.path().file_name().unwrap_or_default();
+        let unplaced = |tensor: &TensorInfo| TensorInfo {
+            pieces: Vec::new(),
+            reading: Reading::Plain,
+            ..tensor.clone()
+        };
+        let name = match checkpoint.folder() {
+            Some(_) => folder::CONFIG.as_ref(),
+            None => checkpoint.path().file_name().unwrap_or_default(),
+        };
         Ok(Self {
             file: name.to_string_lossy().into_owned(),
             tensors: checkpoint.tensors().iter().map(unplaced).collect(),
@@ -171,7 +180,7 @@ impl Manifest {
     }
 
     /// The whole list, those of `held` placed where they are.
-    pub(crate) fn whole(&self, held: &[TensorInfo]) -> Result<Vec<TensorInfo>, WeightsError> {
+    pub(crate) fn whole(&self, held: Vec<TensorInfo>) -> Result<Vec<TensorInfo>, WeightsError> {
         let mut whole = self.tensors.clone();
         for tensor in held {
             let other = |expected: String| WeightsError::OtherManifest {
@@ -185,7 +194,7 @@ impl Manifest {
             if whole[at].kind() != tensor.kind() {
                 return Err(other(whole[at].kind()));
             }
-            whole[at].offset = tensor.offset;
+            whole[at] = tensor;
         }
         Ok(whole)
     }

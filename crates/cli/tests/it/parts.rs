@@ -99,7 +99,7 @@ fn a_flipped_byte_in_a_part_is_named_by_rank_and_layer() {
     let checkpoint = Checkpoint::open(&file).unwrap();
     let tensor = checkpoint.info("blk.4.ffn_down.weight").unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
-    bytes[tensor.offset.unwrap() as usize + tensor.bytes / 2] ^= 1;
+    bytes[tensor.offset().unwrap() as usize + tensor.bytes / 2] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     // Rank 0 has the whole file, or knows the other layers by its manifest alone.
     for rank_0 in [&*TINY, &part("spoilt", "0:2")] {

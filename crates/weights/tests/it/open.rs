@@ -226,5 +226,5 @@ fn a_file_that_cannot_be_read_is_named() {
     says(&open(b"").unwrap_err().to_string(), &["empty"]);
     says(&open(b"PK\x03\x04....").unwrap_err().to_string(), &[".gguf: no GGUF", "PK\\x03\\x04"]);
     let folder = Checkpoint::open(&std::env::temp_dir()).unwrap_err().to_string();
-    says(&folder, &["expected a file"]);
+    says(&folder, &["expected a GGUF file, or a folder", "config.json is not there"]);
 }

@@ -251,7 +251,7 @@ fn a_cut_refuses_what_it_cannot_write_truly() {
     let over = cut(&checkpoint, &manifest, 0..4, source.path()).unwrap_err().to_string();
     says(&over, &["model.gguf", "exists"]);
     let tensor = checkpoint.info("blk.2.ffn_up.weight").unwrap();
-    flip(checkpoint.path(), tensor.offset.unwrap() + tensor.bytes as u64 - 1);
+    flip(checkpoint.path(), tensor.offset().unwrap() + tensor.bytes as u64 - 1);
     says(&said(2..3), &["`blk.2.ffn_up.weight` has another SHA-256"]);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
     assert!(left.iter().all(|entry| entry.file_name() == MANIFEST_FILE), "{left:?}");
@@ -271,7 +271,7 @@ fn a_changed_byte_changes_the_digest_of_its_layer_alone() {
     };
     let old = layers(&before);
     let tensor = before.info("blk.1.ffn_up.weight").unwrap();
-    flip(before.path(), tensor.offset.unwrap() + tensor.bytes as u64 - 1);
+    flip(before.path(), tensor.offset().unwrap() + tensor.bytes as u64 - 1);
     let new = layers(&Checkpoint::open(before.path()).unwrap());
     let changed: Vec<_> = (0..5).filter(|&at| old[at] != new[at]).collect();
     assert_eq!(changed, [1]);
@@ -339,7 +339,7 @@ fn a_header_larger_than_its_first_read_opens() {
     }
     std::fs::write(&path, writer.finish()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    assert!(checkpoint.tensors().iter().all(|t| t.offset.unwrap() > 9 << 20));
+    assert!(checkpoint.tensors().iter().all(|t| t.offset().unwrap() > 9 << 20));
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..5 << 20]).unwrap();
     says(&refusal(&path), &["the file ends inside", "general.licence.1"]);

@@ -57,7 +57,7 @@ fn smollm2_opens_with_the_config_and_tensors_that_another_reader_saw() {
     }
     let pair = |key: &str| (golden["metadata"][key]["value"]["count"].as_u64(), key.to_owned());
     for (count, key) in [pair("tokenizer.ggml.tokens"), pair("tokenizer.ggml.merges")] {
-        let found = checkpoint.metadata().strings(&key).unwrap().unwrap();
+        let found = checkpoint.metadata().unwrap().strings(&key).unwrap().unwrap();
         assert_eq!(Some(found.len() as u64), count);
     }
 }
