@@ -185,8 +185,8 @@ fn tensors_that_do_not_belong_are_refused_by_name() {
         &["`rope_freqs.weight` is not supported", "llama3"],
     );
     says(
-        &refusal(|w| w.tensor_of_kind("blk.0.x.weight", 12, &[256], &[0; 144])),
-        &["`blk.0.x.weight` is Q4_K", "F32, F16, BF16, Q4_0, Q4_1 or Q8_0"],
+        &refusal(|w| w.tensor_of_kind("blk.0.x.weight", 10, &[256], &[0; 84])),
+        &["`blk.0.x.weight` is Q2_K", "Q8_0, Q4_K, Q5_K or Q6_K"],
     );
     says(
         &refusal(|w| w.tensor("output_norm.weight", Format::F32, &[32], &values)),

@@ -177,7 +177,7 @@ fn a_manifest_and_a_file_that_disagree_are_refused_by_tensor() {
     says(&changed("[64,32]", "[32,32]"), &[name, "says Q4_0 32x32"]);
     says(&changed("blk.1.ffn_up", "blk.1.ffn_uq"), &[name, "that there is none"]);
     says(&changed("\"blk.1.ffn_up", "\"blk.0.ffn_up"), &["`blk.0.ffn_up.weight` occurs twice"]);
-    says(&changed("Q4_0", "Q4_K"), &[name, "Q4_K", "expected F32"]);
+    says(&changed("Q4_0", "Q2_K"), &[name, "Q2_K", "expected F32"]);
     says(&changed("[64,32]", "[0,32]"), &[name, "shape", "[0, 32]"]);
     says(&changed("[64,32]", "[64,33]"), &[name, "multiple of 32"]);
     says(&changed("sha256\":\"", "sha256\":\"é"), &[name, "64 hexadecimal digits"]);
