@@ -46,12 +46,27 @@ pub enum StageError {
         /// The plan's.
         found: u32,
     },
+    /// A long window of which a part is accepted; `slots::WINDOW_ROWS_MAX` says why not.
+    #[error(
+        "LongWindow: stream {id}: all or none of {rows} rows, or at most {most} rows, \
+         found {found} accepted"
+    )]
+    LongWindow {
+        /// The stream.
+        id: StreamId,
+        /// Rows of the window.
+        rows: u32,
+        /// Rows of a window that settles in part.
+        most: u32,
+        /// The plan's.
+        found: u32,
+    },
     /// A stream that this stage does not hold, or holds already.
     #[error("OtherStream: stream {id} is {state}")]
     OtherStream {
         /// The stream.
         id: StreamId,
-        /// `not open`, `open already` or `out of order`.
+        /// `not open`, `open already`, `out of order`, `not resumed` or `restored already`.
         state: &'static str,
     },
     /// No free KV page.
@@ -79,6 +94,20 @@ pub enum StageError {
     NoSuchKeep {
         /// The key.
         key: u64,
+    },
+    /// A key that is held already, or that a plan saves twice.
+    #[error("DuplicateKeep: {key:#x}")]
+    DuplicateKeep {
+        /// The key.
+        key: u64,
+    },
+    /// More kept states than a rank's table holds.
+    #[error("TooManyKeeps: at most {most}, found {found}")]
+    TooManyKeeps {
+        /// `slots::KEEPS_MAX`.
+        most: usize,
+        /// With the plan's.
+        found: usize,
     },
     /// A round before the shapes were agreed, or shapes that hold nothing.
     #[error("EmptyShape: {what}: expected at least 1, found 0")]

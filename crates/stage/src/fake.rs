@@ -13,7 +13,7 @@ use arith::sample::mix;
 use wire::plan::Plan;
 
 use crate::fault::missed_rollback;
-use crate::slots::{Effects, Settled, Slots};
+use crate::slots::{Effects, KeepEffect, Settled, Slots};
 use crate::{Engine, Fault, Input, Shapes, SlotState, StageError};
 
 /// What a [`Fake`] pretends to be.
@@ -44,6 +44,9 @@ pub struct Fake {
     fault: Option<Fault>,
     /// A stream's states, a layer each.
     streams: BTreeMap<StreamId, Vec<Trail>>,
+    /// Kept states, a layer each.
+    kept: BTreeMap<u64, Vec<u64>>,
+    held: Vec<bool>,
 }
 
 /// The states of one layer after 0, 1, .. rows of the last window.
@@ -52,7 +55,14 @@ type Trail = Vec<u64>;
 impl Fake {
     /// A stage of `config`; it takes plans once it is prepared.
     pub fn new(config: FakeConfig) -> Self {
-        Self { config, slots: Slots::default(), fault: None, streams: BTreeMap::new() }
+        Self {
+            config,
+            slots: Slots::default(),
+            fault: None,
+            streams: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            held: Vec::new(),
+        }
     }
 
     /// The same stage with a defect.
@@ -64,7 +74,7 @@ impl Fake {
 
     fn settle(&mut self, settled: &Settled) {
         let keep = match self.fault {
-            Some(Fault::PositionOnly | Fault::DropRollback) => settled.rows,
+            Some(Fault::PositionOnly | Fault::StateStays | Fault::DropRollback) => settled.rows,
             _ => settled.accepted,
         };
         for trail in self.streams.get_mut(&settled.id).into_iter().flatten() {
@@ -89,12 +99,35 @@ impl Fake {
             let fresh = vec![vec![step(0, 0)]; self.config.range.len()];
             self.streams.insert(*id, fresh);
         }
+        self.held = effects.keeps.iter().map(|keep| self.keep(keep)).collect();
         for span in &effects.spans {
             if self.fault == Some(Fault::DropGeneration) {
                 self.slots.forget_generation(span.id);
             }
         }
         Ok(effects)
+    }
+
+    /// Does one keep; whether it is held.
+    fn keep(&mut self, keep: &KeepEffect) -> bool {
+        match *keep {
+            KeepEffect::Save { key, id, skipped, .. } => {
+                if skipped {
+                    self.slots.lose(key);
+                    return false;
+                }
+                let trails = &self.streams[&id];
+                self.kept.insert(key, trails.iter().map(|trail| trail[0]).collect());
+            }
+            KeepEffect::Drop { key } => {
+                self.kept.remove(&key);
+            }
+            KeepEffect::Restore { key, id, .. } => {
+                let states = self.kept[&key].iter();
+                self.streams.insert(id, states.map(|&state| vec![state]).collect());
+            }
+        }
+        true
     }
 
     fn layers(&mut self, id: StreamId, position: u32, row: &mut [f32]) {
@@ -125,7 +158,7 @@ impl Engine for Fake {
 
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
         self.slots = Slots::new(*shapes);
-        self.streams.clear();
+        self.reset();
         Ok(())
     }
 
@@ -179,6 +212,12 @@ impl Engine for Fake {
     fn reset(&mut self) {
         self.slots.reset();
         self.streams.clear();
+        self.kept.clear();
+        self.held.clear();
+    }
+
+    fn held(&self) -> &[bool] {
+        &self.held
     }
 
     fn table(&self) -> Vec<SlotState> {

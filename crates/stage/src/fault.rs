@@ -6,15 +6,26 @@ use crate::slots::Slots;
 
 /// A defect of a stage, from planting on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// The layer of this absolute index is left out.
     SkipLayer(u32),
     /// A settle moves the position back, the state (keys, recurrence) stays where it was.
     PositionOnly,
+    /// A settle moves the position and the keys back, the recurrent state stays.
+    StateStays,
     /// A settle keeps the whole window, whatever was accepted.
     DropRollback,
     /// A change of a stream's state is not counted.
     DropGeneration,
+    /// The convolution's tail misses the last row of every window of two and more.
+    StaleTail,
+    /// Value heads go with the key heads of the other order. Planted at load.
+    OtherHeads,
+    /// 1 is added to norm weights that have it already. Planted at load.
+    TwiceShifted,
+    /// Queries and gates are split as two halves, not head by head. Planted at load.
+    HalvedGate,
 }
 
 /// The plan as a stage takes it that keeps every window whole.
@@ -70,7 +81,11 @@ mod planted {
         /// Disturbs what a plan left behind.
         pub(crate) fn after(&mut self, effects: &mut Effects, slots: &mut Slots) {
             match self.fault {
-                Some(Fault::PositionOnly) => self.keep_state(effects),
+                Some(Fault::PositionOnly) => {
+                    self.keep_keys(effects);
+                    keep_states(effects);
+                }
+                Some(Fault::StateStays) => keep_states(effects),
                 Some(Fault::DropGeneration) => {
                     effects.spans.iter().for_each(|span| slots.forget_generation(span.id));
                 }
@@ -79,7 +94,7 @@ mod planted {
         }
 
         /// Rows go on behind the rejected ones, as far as their last page reaches.
-        fn keep_state(&mut self, effects: &mut Effects) {
+        fn keep_keys(&mut self, effects: &mut Effects) {
             for settled in &effects.settled {
                 *self.stale.entry(settled.id).or_default() += settled.rows - settled.accepted;
             }
@@ -90,6 +105,19 @@ mod planted {
                 let stale = self.stale.get(&effects.spans[row.table].id).copied().unwrap_or(0);
                 let keys = effects.map.tables[row.table].len() * TILE_KEYS;
                 row.position = (row.position + stale).min(keys as u32 - 1);
+            }
+        }
+    }
+
+    /// Windows go on from the place that the whole last window left.
+    fn keep_states(effects: &mut Effects) {
+        for settled in &mut effects.settled {
+            let rejected = settled.accepted == 0;
+            settled.accepted = settled.rows;
+            if let Some(span) = effects.spans.iter_mut().find(|span| span.id == settled.id)
+                && rejected
+            {
+                span.track.from = Some(span.track.to);
             }
         }
     }

@@ -15,5 +15,5 @@ pub use engine::{Engine, Input, Shapes, SlotState};
 pub use error::StageError;
 pub use fake::{Fake, FakeConfig};
 pub use fault::Fault;
-pub use slots::Slots;
-pub use stage::{HEAD_ROWS_MAX, PIECE_ROWS_MAX, Stage, StageConfig, need_bytes};
+pub use slots::{Slots, WINDOW_ROWS_MAX};
+pub use stage::{HEAD_ROWS_MAX, KEEP_BYTES_MAX, PIECE_ROWS_MAX, Stage, StageConfig, need_bytes};

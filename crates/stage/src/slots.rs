@@ -4,27 +4,48 @@
 //! stay equal. The rules:
 //!
 //! - A settle moves a stream to `first + accepted` of its last window. `continue` always settles.
+//!   A window of more than [`WINDOW_ROWS_MAX`] rows stays whole or not at all.
 //! - Rows computed, a settled window or a resume add 1 to the generation, once an entry.
 //! - A stream holds `ceil((first + rows) / 64)` pages. A plan's closes, cancels and rollbacks
-//!   give pages back first; then its entries take the lowest free pages, in ascending id.
+//!   give pages back first; then its keeps are done in their order; then its entries take the
+//!   lowest free pages, in ascending id.
+//! - A new stream gets the lowest slot that no stream has, in ascending id, after the plan's closes
+//!   and cancels; its recurrent state lives there.
 //! - A plan is checked whole before anything changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 use arith::base::{Generation, StreamId, pages_of};
-use backend::{RowAt, RowMap};
-use wire::plan::{Entry, KeepOp, Op, Plan};
+use backend::RowAt;
+use wire::plan::{Entry, Op, Plan};
 
 use crate::{Shapes, SlotState, StageError};
+
+mod effects;
+mod keeps;
+mod pages;
+
+pub use effects::{Effects, KeepEffect, PageCopy, Settled, Span, Track};
+pub use keeps::KEEPS_MAX;
+
+use keeps::{Kept, half_full};
+use pages::{Changes, Pages};
+
+/// Most rows of a window that may settle in part. A recurrent layer keeps the rows of such a window
+/// (its projections, not its states) until it is settled; drafts are shorter, and whoever sends a
+/// longer one, a chunk of a prompt, knows all its tokens.
+pub const WINDOW_ROWS_MAX: u32 = 32;
 
 /// The table of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
     shapes: Shapes,
     slots: BTreeMap<StreamId, Slot>,
-    free: BTreeSet<u32>,
+    keeps: BTreeMap<u64, Kept>,
+    pages: Pages,
+    /// Slots that no stream has.
+    spare: BTreeSet<u32>,
     skips: BTreeSet<StreamId>,
 }
 
@@ -33,53 +54,25 @@ const SKIPS_MAX: usize = 4096;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Slot {
+    index: u32,
+    /// Which of the slot's two places has the state at `first`.
+    side: usize,
     generation: Generation,
     first: u32,
     rows: u32,
     pages: Arc<[u32]>,
 }
 
-/// A stream's rows inside a round.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// The stream.
-    pub id: StreamId,
-    /// Position of its first row.
-    pub first: u32,
-    /// Its rows, in plan order.
-    pub rows: Range<usize>,
-    /// Whether nobody waits for these rows: they travel as zeros.
-    pub skipped: bool,
-}
+impl Slot {
+    fn pages_needed(&self) -> u32 {
+        pages_of(self.first + self.rows)
+    }
 
-/// A window whose outcome is now known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
-    /// The stream.
-    pub id: StreamId,
-    /// Rows that the window had, at least one.
-    pub rows: u32,
-    /// Rows that stay; state rolls back to the one after them.
-    pub accepted: u32,
-}
-
-/// What an applied plan asks of the compute side, in this order: forget `closed`, roll back
-/// `settled`, start `opened`, then run `map`.
-#[derive(Clone, Debug, Default)]
-pub struct Effects {
-    /// Streams that are over.
-    pub closed: Vec<StreamId>,
-    /// Windows to roll back.
-    pub settled: Vec<Settled>,
-    /// New streams.
-    pub opened: Vec<StreamId>,
-    /// Streams with rows; `map.tables` has one table each, in this order.
-    pub spans: Vec<Span>,
-    /// Where every row stands.
-    pub map: RowMap,
-    /// Whether each keep of the plan was held. Kept states are not built: saves and drops are
-    /// answered with `false`, a restore is refused.
-    pub held: Vec<bool>,
+    fn track(&self) -> Track {
+        let place = |side| 2 * self.index as usize + side;
+        let from = (self.first > 0).then(|| place(self.side));
+        Track { slot: self.index, from, to: place(1 - self.side) }
+    }
 }
 
 impl Slots {
@@ -88,7 +81,9 @@ impl Slots {
         Self {
             shapes,
             slots: BTreeMap::new(),
-            free: (0..shapes.pages).collect(),
+            keeps: BTreeMap::new(),
+            pages: Pages::new(shapes.pages),
+            spare: (0..shapes.streams_max).collect(),
             skips: BTreeSet::new(),
         }
     }
@@ -98,9 +93,16 @@ impl Slots {
         &self.shapes
     }
 
-    /// Pages that no stream holds.
+    /// Pages that no stream and no keep holds.
     pub fn pages_free(&self) -> u32 {
-        self.free.len() as u32
+        self.pages.free()
+    }
+
+    /// Where the recurrent state of an open stream is, after its last row; `None` before its first.
+    pub fn place(&self, id: StreamId) -> Option<usize> {
+        let slot = self.slots.get(&id)?;
+        let track = slot.track();
+        if slot.rows > 0 { Some(track.to) } else { track.from }
     }
 
     /// Marks the stream's rows as skipped, until its cancel or close. The stream need not be open:
@@ -111,7 +113,7 @@ impl Slots {
         }
     }
 
-    /// Forgets every stream; the shapes stay.
+    /// Forgets every stream and keep; the shapes stay.
     pub fn reset(&mut self) {
         *self = Self::new(self.shapes);
     }
@@ -132,9 +134,9 @@ impl Slots {
     pub fn apply(&mut self, plan: &Plan) -> Result<Effects, StageError> {
         self.check_shapes(plan)?;
         let next = self.check_entries(plan)?;
+        self.check_keeps(plan, &next)?;
         self.check_pages(plan, &next)?;
-        let held = check_keeps(plan)?;
-        Ok(self.commit(plan, next, held))
+        Ok(self.commit(plan, next))
     }
 
     fn check_shapes(&self, plan: &Plan) -> Result<(), StageError> {
@@ -172,7 +174,7 @@ impl Slots {
             last = Some(entry.id);
             next.push(match (entry.op, self.slots.get(&entry.id)) {
                 (Op::Open, None) => Some(check_open(entry)?),
-                (Op::Resume, None) => return Err(no_keep(plan, entry.id)),
+                (Op::Resume, None) => Some(self.check_resume(plan, entry)?),
                 (Op::Open | Op::Resume, Some(_)) => {
                     return Err(StageError::OtherStream { id: entry.id, state: "open already" });
                 }
@@ -190,56 +192,91 @@ impl Slots {
     }
 
     fn check_pages(&self, plan: &Plan, next: &[Option<Slot>]) -> Result<(), StageError> {
-        let held = |id| self.slots.get(id).map_or(0, |slot| slot.pages.len() as u32);
-        let need = |slot: &Option<Slot>| slot.as_ref().map_or(0, |s| pages_of(s.first + s.rows));
-        let changes = || plan.entries.iter().zip(next).map(|(e, n)| (e.id, held(&e.id), need(n)));
-        let returned: u32 = changes().map(|(_, held, need)| held.saturating_sub(need)).sum();
-        let mut free = self.pages_free() + returned;
-        for (id, held, need) in changes() {
-            let need = need.saturating_sub(held);
+        let mut changes = Changes::default();
+        for (entry, next) in plan.entries.iter().zip(next) {
+            if let Some(slot) = self.slots.get(&entry.id) {
+                changes.release(&slot.pages[kept_pages(slot, next)..]);
+            }
+        }
+        self.keep_changes(plan, &mut changes);
+        let mut free = self.pages.free_after(&changes);
+        for (entry, next) in plan.entries.iter().zip(next) {
+            let Some(next) = next else { continue };
+            let held = match (self.slots.get(&entry.id), entry.op) {
+                (Some(slot), _) => slot.pages.len() as u32,
+                (None, Op::Resume) => next.pages.len() as u32 - u32::from(half_full(next.first)),
+                (None, _) => 0,
+            };
+            let need = next.pages_needed().saturating_sub(held);
             if need > free {
-                return Err(StageError::TooFewPages { id, need, free });
+                return Err(StageError::TooFewPages { id: entry.id, need, free });
             }
             free -= need;
         }
         Ok(())
     }
 
-    fn commit(&mut self, plan: &Plan, next: Vec<Option<Slot>>, held: Vec<bool>) -> Effects {
-        let mut effects = Effects { held, ..Effects::default() };
+    fn commit(&mut self, plan: &Plan, mut next: Vec<Option<Slot>>) -> Effects {
+        let mut effects = Effects::default();
         for (entry, next) in plan.entries.iter().zip(&next) {
-            self.release(entry, next.as_ref(), &mut effects);
+            self.release(entry, next, &mut effects);
         }
+        for (entry, next) in plan.entries.iter().zip(&mut next) {
+            if let (Op::Open | Op::Resume, Some(slot)) = (entry.op, next) {
+                slot.index = self.spare.pop_first().expect("streams were counted");
+                effects.opened.push(entry.id);
+            }
+        }
+        self.commit_keeps(plan, &next, &mut effects);
+        let mut copied = Vec::new();
         for (entry, next) in plan.entries.iter().zip(next) {
             let Some(mut slot) = next else { continue };
             let held = self.slots.get(&entry.id).map(|slot| slot.pages.clone());
-            slot.pages = self.grow(held.unwrap_or_default(), pages_of(slot.first + slot.rows));
+            let held = match entry.op {
+                Op::Resume => self.divide(&slot, &mut copied, &mut effects),
+                _ => held.unwrap_or_default(),
+            };
+            slot.pages = self.grow(held, slot.pages_needed());
             if slot.rows > 0 {
-                self.place(entry.id, &slot, &mut effects);
+                self.span(entry.id, &slot, &mut effects);
             }
             self.slots.insert(entry.id, slot);
         }
+        // Not before: no other page may take the place of one that has yet to be copied.
+        self.pages.release(&copied);
         effects
     }
 
     /// Settles or ends one stream and gives its spare pages back.
-    fn release(&mut self, entry: &Entry, next: Option<&Slot>, effects: &mut Effects) {
-        let (id, Some(slot)) = (entry.id, self.slots.get_mut(&entry.id)) else {
-            effects.opened.push(entry.id);
-            return;
-        };
-        let keep = next.map_or(0, |n| pages_of(n.first + n.rows)) as usize;
+    fn release(&mut self, entry: &Entry, next: &Option<Slot>, effects: &mut Effects) {
+        let (id, Some(slot)) = (entry.id, self.slots.get_mut(&entry.id)) else { return };
+        let keep = kept_pages(slot, next);
         if keep < slot.pages.len() {
-            self.free.extend(&slot.pages[keep..]);
+            self.pages.release(&slot.pages[keep..]);
             slot.pages = slot.pages[..keep].into();
         }
         if next.is_none() {
+            self.spare.insert(slot.index);
             self.slots.remove(&id);
             self.skips.remove(&id);
             effects.closed.push(id);
         } else if slot.rows > 0 {
-            effects.settled.push(Settled { id, rows: slot.rows, accepted: entry.accepted });
+            let skipped = self.skips.contains(&id);
+            let (rows, accepted, track) = (slot.rows, entry.accepted, slot.track());
+            effects.settled.push(Settled { id, rows, accepted, skipped, track });
         }
+    }
+
+    /// The pages of a resumed stream: the keep's, but a copy of a half-full one.
+    fn divide(&mut self, slot: &Slot, copied: &mut Vec<u32>, effects: &mut Effects) -> Arc<[u32]> {
+        if !half_full(slot.first) {
+            return slot.pages.clone();
+        }
+        let (&from, whole) = slot.pages.split_last().expect("a keep has a position");
+        let to = self.pages.take();
+        copied.push(from);
+        effects.copies.push(PageCopy { from, to });
+        whole.iter().copied().chain([to]).collect()
     }
 
     fn grow(&mut self, pages: Arc<[u32]>, need: u32) -> Arc<[u32]> {
@@ -247,11 +284,11 @@ impl Slots {
         if missing == 0 {
             return pages;
         }
-        let lowest = (0..missing).map(|_| self.free.pop_first().expect("pages were counted"));
+        let lowest = (0..missing).map(|_| self.pages.take());
         pages.iter().copied().chain(lowest).collect()
     }
 
-    fn place(&self, id: StreamId, slot: &Slot, effects: &mut Effects) {
+    fn span(&self, id: StreamId, slot: &Slot, effects: &mut Effects) {
         let map = &mut effects.map;
         let (table, start) = (map.tables.len(), map.rows.len());
         let positions = slot.first..slot.first + slot.rows;
@@ -262,6 +299,7 @@ impl Slots {
             first: slot.first,
             rows: start..map.rows.len(),
             skipped: self.skips.contains(&id),
+            track: slot.track(),
         });
     }
 
@@ -293,6 +331,10 @@ fn check_continue(entry: &Entry, slot: &Slot) -> Result<Slot, StageError> {
     if entry.accepted > slot.rows {
         return Err(StageError::BadAccepted { id, most: slot.rows, found: entry.accepted });
     }
+    if slot.rows > WINDOW_ROWS_MAX && (1..slot.rows).contains(&entry.accepted) {
+        let (rows, most, found) = (slot.rows, WINDOW_ROWS_MAX, entry.accepted);
+        return Err(StageError::LongWindow { id, rows, most, found });
+    }
     let expected = slot.first + entry.accepted;
     if entry.first != expected {
         return Err(StageError::OtherPosition { id, expected, found: entry.first });
@@ -302,6 +344,8 @@ fn check_continue(entry: &Entry, slot: &Slot) -> Result<Slot, StageError> {
         generation: Generation(slot.generation.0.wrapping_add(changes)),
         first: expected,
         rows: entry.rows,
+        index: slot.index,
+        side: if entry.accepted > 0 { 1 - slot.side } else { slot.side },
         pages: Arc::default(),
     })
 }
@@ -313,17 +357,9 @@ fn check_generation(entry: &Entry, expected: Generation) -> Result<(), StageErro
     Err(StageError::OtherGeneration { id: entry.id, expected, found: entry.generation })
 }
 
-fn check_keeps(plan: &Plan) -> Result<Vec<bool>, StageError> {
-    match plan.keeps.iter().find(|keep| keep.op == KeepOp::Restore) {
-        Some(keep) => Err(StageError::NoSuchKeep { key: keep.key }),
-        None => Ok(vec![false; plan.keeps.len()]),
-    }
-}
-
-/// The refusal of a resume: its key where the plan names one, else 0.
-fn no_keep(plan: &Plan, id: StreamId) -> StageError {
-    let mut restores = plan.keeps.iter().filter(|k| k.op == KeepOp::Restore && k.stream == id);
-    StageError::NoSuchKeep { key: restores.next().map_or(0, |keep| keep.key) }
+/// How many of its pages a stream goes on with.
+fn kept_pages(slot: &Slot, next: &Option<Slot>) -> usize {
+    next.as_ref().map_or(0, |next| slot.pages.len().min(next.pages_needed() as usize))
 }
 
 #[cfg(test)]

@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use arith::attention::KvDtype;
 use arith::base::StreamId;
-use backend::{Backend, RowAt, RowMap};
+use backend::{Backend, RowAt, RowMap, Walk};
 use weights::Checkpoint;
 use wire::plan::Plan;
 
-use crate::model::{self, Need, Part, Program, Sizes};
-use crate::slots::{Effects, Slots};
-use crate::{Engine, Input, Shapes, SlotState, StageError};
+use crate::model::{self, Need, Part, Piece, Program, Record, Replay, Sizes};
+use crate::slots::{Effects, KeepEffect, Settled, Slots, Span, WINDOW_ROWS_MAX};
+use crate::{Engine, Fault, Input, Shapes, SlotState, StageError};
 
 /// Most rows that pass through the layers at once; a larger round runs in pieces. Bounds the row
 /// buffers, never bits.
 pub const PIECE_ROWS_MAX: usize = 512;
 /// Most rows that the head takes at once; bounds the logits buffer.
 pub const HEAD_ROWS_MAX: usize = 32;
+/// Most bytes of kept recurrent states of a stage; beyond, keeps are answered as not held.
+pub const KEEP_BYTES_MAX: u64 = 1 << 30;
 
 /// What a stage holds and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +36,8 @@ pub struct StageConfig {
 }
 
 impl StageConfig {
-    fn part(&self) -> Part {
-        Part { range: self.range.clone(), ends: self.ends, kv: self.kv }
+    fn part(&self, fault: Option<Fault>) -> Part {
+        Part { range: self.range.clone(), ends: self.ends, kv: self.kv, fault }
     }
 }
 
@@ -49,6 +51,7 @@ pub struct Stage<B> {
     sizes: Option<Sizes>,
     slots: Slots,
     held: Vec<bool>,
+    keep_bytes_max: u64,
     /// Rows of a piece on their way in or out.
     scratch: Vec<f32>,
     #[cfg(any(test, feature = "faults"))]
@@ -62,9 +65,32 @@ impl<B: Backend> Stage<B> {
         checkpoint: &Checkpoint,
         config: StageConfig,
     ) -> Result<Self, StageError> {
+        Self::load(backend, checkpoint, config, None)
+    }
+
+    /// As [`Stage::open`], with a defect from the start.
+    #[cfg(any(test, feature = "faults"))]
+    #[doc(hidden)]
+    pub fn open_faulty(
+        backend: Arc<B>,
+        checkpoint: &Checkpoint,
+        config: StageConfig,
+        fault: Fault,
+    ) -> Result<Self, StageError> {
+        let mut stage = Self::load(backend, checkpoint, config, Some(fault))?;
+        stage.plant(fault);
+        Ok(stage)
+    }
+
+    fn load(
+        backend: Arc<B>,
+        checkpoint: &Checkpoint,
+        config: StageConfig,
+        fault: Option<Fault>,
+    ) -> Result<Self, StageError> {
         let model = checkpoint.config();
         check_range(model.layers(), &config.range)?;
-        let program = model::open(backend.clone(), checkpoint, &config.part())?;
+        let program = model::open(backend.clone(), checkpoint, &config.part(fault))?;
         Ok(Self {
             backend,
             program,
@@ -74,6 +100,7 @@ impl<B: Backend> Stage<B> {
             sizes: None,
             slots: Slots::default(),
             held: Vec::new(),
+            keep_bytes_max: KEEP_BYTES_MAX,
             scratch: Vec::new(),
             #[cfg(any(test, feature = "faults"))]
             plant: crate::fault::Plant::default(),
@@ -88,6 +115,20 @@ impl<B: Backend> Stage<B> {
     /// What the stage was opened with.
     pub fn config(&self) -> &StageConfig {
         &self.config
+    }
+
+    /// Bounds the bytes of kept recurrent states, from the next [`Engine::prepare`] on;
+    /// [`KEEP_BYTES_MAX`] unless set.
+    pub fn set_keep_bytes_max(&mut self, keep_bytes_max: u64) {
+        self.keep_bytes_max = keep_bytes_max;
+        self.sizes = None;
+    }
+
+    /// S and tail of a stream's recurrent state in a layer after its last row, `[values, key_dim,
+    /// value_dim]` and `[taps - 1, channels]`; `None` where there is no such stream, layer or
+    /// state.
+    pub fn state(&self, id: StreamId, layer: u32) -> Option<(Vec<f32>, Vec<f32>)> {
+        self.program.state(layer, self.slots.place(id)?)
     }
 
     /// Plants a defect from the next round on.
@@ -107,11 +148,35 @@ impl<B: Backend> Stage<B> {
         Ok(effects)
     }
 
+    /// Rolls recurrent states back to what was accepted.
+    fn settle(&mut self, settled: &[Settled]) {
+        let replays: Vec<Replay> =
+            settled.iter().filter(|settled| settled.replays()).map(replay).collect();
+        if !replays.is_empty() {
+            self.program.replay(&replays);
+        }
+    }
+
+    /// Does one keep; whether it is held.
+    fn keep(&mut self, keep: &KeepEffect) -> bool {
+        match *keep {
+            KeepEffect::Save { key, place, skipped, .. } => {
+                let held = !skipped && self.program.save(key, place);
+                if !held {
+                    self.slots.lose(key);
+                }
+                return held;
+            }
+            KeepEffect::Drop { key } => self.program.forget(key),
+            KeepEffect::Restore { key, place, .. } => self.program.restore(key, place),
+        }
+        true
+    }
+
     /// Runs the rows `piece` of the round, those of skipped streams left out.
     fn run(&mut self, effects: &Effects, piece: Range<usize>, input: Input<'_>, out: &mut [f32]) {
         let hidden = self.hidden;
-        let skipped = |row: &RowAt| effects.spans[row.table].skipped;
-        let live: Vec<usize> = piece.filter(|&row| !skipped(&effects.map.rows[row])).collect();
+        let (piece, live) = live_rows(effects, piece);
         if live.is_empty() {
             return;
         }
@@ -128,8 +193,7 @@ impl<B: Backend> Stage<B> {
                 self.program.load(&self.scratch);
             }
         }
-        let rows = live.iter().map(|&row| effects.map.rows[row]).collect();
-        self.layers(RowMap { rows, tables: effects.map.tables.clone() });
+        self.layers(piece);
         self.scratch.resize(live.len() * hidden, 0.0);
         self.program.store(&mut self.scratch);
         for (&row, values) in live.iter().zip(self.scratch.chunks_exact(hidden)) {
@@ -137,9 +201,9 @@ impl<B: Backend> Stage<B> {
         }
     }
 
-    fn layers(&mut self, map: RowMap) {
-        let rows = map.rows.len();
-        self.program.begin(map);
+    fn layers(&mut self, piece: Piece) {
+        let rows = piece.map.rows.len();
+        self.program.begin(piece);
         for layer in self.config.range.clone() {
             #[cfg(any(test, feature = "faults"))]
             if self.plant.skips(layer) {
@@ -171,7 +235,11 @@ impl<B: Backend> Stage<B> {
         }
         self.program.load(&row);
         let rows = vec![RowAt { table: 0, position: 0 }];
-        self.layers(RowMap { rows, tables: vec![Arc::from([0])] });
+        self.layers(Piece {
+            map: RowMap { rows, tables: vec![Arc::from([0])] },
+            walks: vec![Walk { rows: 0..1, from: None, to: 0 }],
+            records: Vec::new(),
+        });
     }
 }
 
@@ -185,7 +253,7 @@ impl<B: Backend> Engine for Stage<B> {
     }
 
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
-        let sizes = sizes(shapes)?;
+        let sizes = Sizes { keep_bytes_max: self.keep_bytes_max, ..sizes(shapes)? };
         if self.sizes != Some(sizes) {
             self.sizes = None;
             self.slots = Slots::default();
@@ -194,6 +262,7 @@ impl<B: Backend> Engine for Stage<B> {
         }
         self.slots = Slots::new(*shapes);
         self.held.clear();
+        self.program.forget_all();
         self.warm();
         Ok(())
     }
@@ -207,12 +276,14 @@ impl<B: Backend> Engine for Stage<B> {
         let rows = plan.rows();
         input.check(rows, self.hidden, self.vocab)?;
         let effects = self.apply(plan)?;
+        self.settle(&effects.settled);
+        self.held = effects.keeps.iter().map(|keep| self.keep(keep)).collect();
+        effects.copies.iter().for_each(|copy| self.program.copy_page(copy.from, copy.to));
         out.clear();
         out.resize(rows * self.hidden, 0.0);
         for piece in pieces(rows, &plan.cuts, PIECE_ROWS_MAX) {
             self.run(&effects, piece, input, out);
         }
-        self.held = effects.held;
         Ok(())
     }
 
@@ -235,6 +306,7 @@ impl<B: Backend> Engine for Stage<B> {
     fn reset(&mut self) {
         self.slots.reset();
         self.held.clear();
+        self.program.forget_all();
     }
 
     fn held(&self) -> &[bool] {
@@ -253,7 +325,7 @@ pub fn need_bytes(
     shapes: &Shapes,
 ) -> Result<Need, StageError> {
     check_range(checkpoint.config().layers(), &config.range)?;
-    model::need(checkpoint, &config.part(), sizes(shapes)?)
+    model::need(checkpoint, &config.part(None), sizes(shapes)?)
 }
 
 fn check_range(layers: u32, range: &Range<u32>) -> Result<(), StageError> {
@@ -279,7 +351,41 @@ fn sizes(shapes: &Shapes) -> Result<Sizes, StageError> {
         rows_max: rows.min(PIECE_ROWS_MAX),
         head_rows_max: rows.min(HEAD_ROWS_MAX),
         pages: shapes.pages as usize,
+        slots: shapes.streams_max as usize,
+        keep_bytes_max: KEEP_BYTES_MAX,
     })
+}
+
+/// The rows of a piece of the round whose streams are not skipped, and their indices in the round.
+fn live_rows(effects: &Effects, rows: Range<usize>) -> (Piece, Vec<usize>) {
+    let (mut piece, mut live) = (Piece::default(), Vec::new());
+    for Span { rows: all, track, .. } in effects.spans.iter().filter(|span| !span.skipped) {
+        let part = rows.start.max(all.start)..rows.end.min(all.end);
+        if part.is_empty() {
+            continue;
+        }
+        let (skipped, first) = (part.start - all.start, live.len());
+        live.extend(part);
+        let rows = first..live.len();
+        // Later pieces of a window go on in place.
+        let from = if skipped == 0 { track.from } else { Some(track.to) };
+        piece.walks.push(Walk { rows: rows.clone(), from, to: track.to });
+        if (2..=WINDOW_ROWS_MAX as usize).contains(&all.len()) {
+            piece.records.push(Record { rows, at: kept_row(track.slot) + skipped });
+        }
+    }
+    piece.map.rows = live.iter().map(|&row| effects.map.rows[row]).collect();
+    piece.map.tables.clone_from(&effects.map.tables);
+    (piece, live)
+}
+
+fn kept_row(slot: u32) -> usize {
+    (slot * WINDOW_ROWS_MAX) as usize
+}
+
+fn replay(settled: &Settled) -> Replay {
+    let Settled { accepted, track, .. } = *settled;
+    Replay { at: kept_row(track.slot), rows: accepted as usize, from: track.from, to: track.to }
 }
 
 /// Splits `rows` into pieces of at most `most`, each ending at the last cut that it can reach.

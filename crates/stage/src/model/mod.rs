@@ -1,18 +1,31 @@
-//! Families: a config becomes a layer program over the backend trait, one file a family.
+//! Families: a config becomes a layer program over the backend trait.
 //!
-//! [`open`] alone knows which families there are. A program knows no streams and no plans: it
-//! gets a residual, the rows' places and a layer's index.
+//! [`open`] alone knows which families there are. A family's file says which tensors make which
+//! blocks of a [`trunk::Trunk`], and nothing else: `attention`, `recurrent`, `mlp` and `ends` hold
+//! the ops. A program knows no streams and no plans: it gets a residual, the rows' places and a
+//! layer's index.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use arith::attention::KvDtype;
-use backend::{Backend, BackendError, RowMap};
+use backend::{Backend, BackendError, RowMap, Walk};
 use weights::{Checkpoint, Config};
 
 use crate::StageError;
+use shape::Shape;
+use trunk::Trunk;
 
+mod attention;
+mod ends;
+mod keeps;
 mod llama;
+mod loader;
+mod mlp;
+mod qwen3_5;
+mod recurrent;
+mod shape;
+mod trunk;
 
 /// What a program holds of its model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +36,8 @@ pub struct Part {
     pub ends: bool,
     /// How keys and values are stored.
     pub kv: KvDtype,
+    /// A defect to load with.
+    pub fault: Option<crate::Fault>,
 }
 
 /// Buffer sizes of a program.
@@ -34,6 +49,10 @@ pub struct Sizes {
     pub head_rows_max: usize,
     /// KV pages a layer.
     pub pages: usize,
+    /// Slots; each has two recurrent states a layer, `2 * slot` and the next.
+    pub slots: usize,
+    /// Most bytes of kept recurrent states.
+    pub keep_bytes_max: u64,
 }
 
 /// Bytes of a prepared part.
@@ -41,8 +60,11 @@ pub struct Sizes {
 pub struct Need {
     /// Its tensors, as the file stores them.
     pub weights_bytes: u64,
-    /// Keys and values of all pages and layers.
+    /// Keys and values of all pages and attention layers.
     pub kv_bytes: u64,
+    /// Recurrent states of all slots and recurrent layers, and the rows to replay. Kept states come
+    /// on top as they are saved, within a budget of their own.
+    pub state_bytes: u64,
     /// Row buffers.
     pub buffers_bytes: u64,
 }
@@ -50,8 +72,41 @@ pub struct Need {
 impl Need {
     /// All of it.
     pub fn total_bytes(&self) -> u64 {
-        self.weights_bytes + self.kv_bytes + self.buffers_bytes
+        self.weights_bytes + self.kv_bytes + self.state_bytes + self.buffers_bytes
     }
+}
+
+/// The rows that the next layers run.
+#[derive(Clone, Debug, Default)]
+pub struct Piece {
+    /// Where every row stands.
+    pub map: RowMap,
+    /// The rows of each stream, and where its recurrent state is.
+    pub walks: Vec<Walk>,
+    /// Rows that may run once more.
+    pub records: Vec<Record>,
+}
+
+/// Rows of a window that may settle in part: a recurrent layer keeps what it made of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Rows of the piece.
+    pub rows: Range<usize>,
+    /// The first one's place among the kept rows, `slot * WINDOW_ROWS_MAX` and on.
+    pub at: usize,
+}
+
+/// Kept rows that run once more, to the state after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The first kept row.
+    pub at: usize,
+    /// How many.
+    pub rows: usize,
+    /// The state before them; `None` for a stream's start.
+    pub from: Option<usize>,
+    /// Where the state after them goes.
+    pub to: usize,
 }
 
 /// The layers of a range on a device. Between layers a row is the residual, `hidden` values.
@@ -64,12 +119,26 @@ pub trait Program: Send {
     fn load(&mut self, rows: &[f32]);
     /// Reads the first rows of the residual back.
     fn store(&self, rows: &mut [f32]);
-    /// Takes the places of the rows that the next layers run.
-    fn begin(&mut self, map: RowMap);
+    /// Takes the rows that the next layers run.
+    fn begin(&mut self, piece: Piece);
     /// Runs one layer, by its absolute index, over the rows of `begin`.
     fn layer(&mut self, layer: u32);
     /// Final norm and head of `rows`: `rows * vocab` logits. Needs the ends.
     fn head(&mut self, rows: &[f32], logits: &mut [f32]);
+    /// Takes recurrent states to the position after kept rows, in every layer.
+    fn replay(&mut self, replays: &[Replay]);
+    /// Copies a page of every cache.
+    fn copy_page(&mut self, from: u32, to: u32);
+    /// Keeps the recurrent state at `place` under `key`; `false` where there is no room.
+    fn save(&mut self, key: u64, place: usize) -> bool;
+    /// Copies a kept state to `place`.
+    fn restore(&mut self, key: u64, place: usize);
+    /// Frees a kept state, if it is held.
+    fn forget(&mut self, key: u64);
+    /// Frees all kept states.
+    fn forget_all(&mut self);
+    /// S and tail of a layer's recurrent state at `place`; `None` where the layer has none.
+    fn state(&self, layer: u32, place: usize) -> Option<(Vec<f32>, Vec<f32>)>;
 }
 
 /// Loads a part of a checkpoint onto a device.
@@ -78,25 +147,30 @@ pub fn open<B: Backend>(
     checkpoint: &Checkpoint,
     part: &Part,
 ) -> Result<Box<dyn Program>, StageError> {
-    match checkpoint.config() {
-        Config::Llama(config) => {
-            Ok(Box::new(llama::Llama::open(backend, checkpoint, config.clone(), part)?))
-        }
-        other => Err(StageError::OtherFamily { family: other.family() }),
-    }
+    let shape = shape(checkpoint.config())?;
+    let block = match checkpoint.config() {
+        Config::Qwen35(_) => qwen3_5::block,
+        _ => llama::block,
+    };
+    Ok(Box::new(Trunk::open(backend, checkpoint, shape, part, block)?))
 }
 
 /// Bytes that a part takes once it is prepared for `sizes`; an estimate, since a backend may pack
 /// matrices by a few percent wider than the file does.
 pub fn need(checkpoint: &Checkpoint, part: &Part, sizes: Sizes) -> Result<Need, StageError> {
-    let (kv_bytes, buffers_bytes) = match checkpoint.config() {
-        Config::Llama(config) => {
-            (llama::kv_bytes(config, part, sizes), llama::buffers_bytes(config, part, sizes))
-        }
-        other => {
-            return Err(StageError::OtherFamily { family: other.family() });
-        }
-    };
-    let weights_bytes = checkpoint.bytes_of(part.range.clone(), part.ends);
-    Ok(Need { weights_bytes, kv_bytes, buffers_bytes })
+    let shape = shape(checkpoint.config())?;
+    Ok(Need {
+        weights_bytes: checkpoint.bytes_of(part.range.clone(), part.ends),
+        kv_bytes: shape.kv_bytes(part, sizes),
+        state_bytes: shape.state_bytes(part, sizes),
+        buffers_bytes: shape.buffers_bytes(part, sizes),
+    })
+}
+
+fn shape(config: &Config) -> Result<Shape, StageError> {
+    match config {
+        Config::Llama(config) => Ok(llama::shape(config)),
+        Config::Qwen35(config) => Ok(qwen3_5::shape(config)),
+        other => Err(StageError::OtherFamily { family: other.family() }),
+    }
 }

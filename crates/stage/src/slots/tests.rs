@@ -1,13 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::collections::BTreeMap;
-
-use proptest::prelude::*;
-use wire::plan::{Keep, Want};
-
-use arith::base::TILE_KEYS;
+use wire::plan::{Keep, KeepOp, Want};
 
 use super::*;
+
+mod model;
 
 const SHAPES: Shapes = Shapes {
     chunk_rows_max: 200,
@@ -32,6 +29,19 @@ fn entry(id: u32, op: Op, first: u32, rows: u32, accepted: u32, generation: u32)
     }
 }
 
+fn keep(key: u64, op: KeepOp, id: u32, position: u32) -> Keep {
+    Keep { key, stream: StreamId(id), position, op, held: true }
+}
+
+/// A plan with keeps.
+fn keeping(entries: Vec<Entry>, keeps: Vec<Keep>) -> Plan {
+    Plan { entries, keeps, ..Plan::default() }
+}
+
+fn resume(id: u32, first: u32, rows: u32) -> Entry {
+    Entry { resume: first, ..entry(id, Op::Resume, first, rows, 0, 0) }
+}
+
 fn plan(entries: Vec<Entry>) -> Plan {
     Plan { entries, ..Plan::default() }
 }
@@ -44,9 +54,12 @@ fn opened(rows: u32) -> Slots {
 
 /// The refusal of a plan, which must leave the table alone.
 fn refusal(slots: &mut Slots, plan: &Plan) -> String {
-    let before = (slots.slots.clone(), slots.free.clone());
+    let all = |slots: &Slots| {
+        (slots.slots.clone(), slots.pages.clone(), slots.keeps.clone(), slots.spare.clone())
+    };
+    let before = all(slots);
     let error = slots.apply(plan).unwrap_err().to_string();
-    assert_eq!(before, (slots.slots.clone(), slots.free.clone()), "{error}");
+    assert_eq!(before, all(slots), "{error}");
     error
 }
 
@@ -54,7 +67,11 @@ fn refusal(slots: &mut Slots, plan: &Plan) -> String {
 fn a_window_settles_to_its_accepted_rows_and_counts_one_change() {
     let mut slots = opened(70);
     let effects = slots.apply(&plan(vec![entry(1, Op::Continue, 70, 4, 70, 1)])).unwrap();
-    assert_eq!(effects.settled, [Settled { id: StreamId(1), rows: 70, accepted: 70 }]);
+    let track = Track { slot: 0, from: None, to: 1 };
+    let settled = Settled { id: StreamId(1), rows: 70, accepted: 70, skipped: false, track };
+    assert_eq!(effects.settled, [settled]);
+    assert!(!settled.replays());
+    assert_eq!(effects.spans[0].track, Track { slot: 0, from: Some(1), to: 0 });
     assert_eq!(effects.map.rows[0], RowAt { table: 0, position: 70 });
     assert_eq!(*effects.map.tables[0], [0, 1]);
 
@@ -81,7 +98,7 @@ fn pages_are_taken_lowest_first_and_come_back_in_the_same_plan() {
     let effects = slots
         .apply(&plan(vec![
             entry(1, Op::Close, 0, 0, 0, 1),
-            entry(2, Op::Continue, 10, 1, 10, 1),
+            entry(2, Op::Continue, 0, 1, 0, 1),
             entry(3, Op::Open, 0, 200, 0, 0),
         ]))
         .unwrap();
@@ -111,6 +128,7 @@ fn every_wrong_plan_has_its_name_and_changes_nothing() {
         ("OtherGeneration: stream 1: expected 1", vec![entry(1, Op::Cancel, 0, 0, 0, 7)]),
         ("OtherPosition: stream 1: expected 70, found 71", vec![Entry { first: 71, ..good() }]),
         ("BadAccepted: stream 1: at most 70, found 71", vec![Entry { accepted: 71, ..good() }]),
+        ("LongWindow: stream 1: all or none of 70 rows", vec![entry(1, Op::Continue, 9, 1, 9, 1)]),
         ("OtherShape: rows of a close", vec![entry(1, Op::Close, 0, 1, 0, 1)]),
         ("OtherShape: rows of a stream: at most 200, found 201", vec![open(2, 201)]),
         ("OtherShape: rows of a round", vec![open(2, 200), open(3, 200), open(4, 1)]),
@@ -123,13 +141,99 @@ fn every_wrong_plan_has_its_name_and_changes_nothing() {
         let error = refusal(&mut slots, &plan(entries));
         assert!(error.starts_with(expected), "{error} is not {expected}");
     }
-    let restore =
-        Keep { key: 0xab, stream: StreamId(2), position: 5, op: KeepOp::Restore, held: true };
-    let mut keeps = plan(vec![good()]);
-    keeps.keeps = vec![restore];
-    assert!(refusal(&mut slots, &keeps).starts_with("NoSuchKeep: 0xab"));
-    keeps.keeps[0].op = KeepOp::Save;
-    assert_eq!(slots.apply(&keeps).unwrap().held, [false]);
+}
+
+#[test]
+fn every_wrong_keep_has_its_name_and_changes_nothing() {
+    let mut slots = opened(70);
+    let settle = entry(1, Op::Continue, 70, 0, 70, 1);
+    slots.apply(&keeping(vec![settle], vec![keep(7, KeepOp::Save, 1, 70)])).unwrap();
+    slots.apply(&keeping(vec![], vec![keep(8, KeepOp::Save, 1, 70)])).unwrap();
+    slots.lose(8);
+    let (save, drop, restore) = (KeepOp::Save, KeepOp::Drop, KeepOp::Restore);
+    let back = |first| vec![resume(2, first, 1)];
+    let cases = [
+        ("NoSuchKeep: 0x0", back(70), vec![]),
+        ("NoSuchKeep: 0x9", back(70), vec![keep(9, restore, 2, 70)]),
+        ("NoSuchKeep: 0x8", back(70), vec![keep(8, restore, 2, 70)]),
+        ("NoSuchKeep: 0x9", vec![], vec![keep(9, drop, 0, 0)]),
+        ("NoSuchKeep: 0x7", vec![], vec![keep(7, drop, 0, 0), keep(7, drop, 0, 0)]),
+        ("NoSuchKeep: 0x7", back(70), vec![keep(7, drop, 0, 0), keep(7, restore, 2, 70)]),
+        ("DuplicateKeep: 0x7", vec![], vec![keep(7, save, 1, 70)]),
+        ("DuplicateKeep: 0x9", vec![], vec![keep(9, save, 1, 70), keep(9, save, 1, 70)]),
+        ("DuplicateKeep: 0x7", vec![], vec![keep(7, drop, 0, 0), keep(7, save, 1, 70)]),
+        ("OtherPosition: stream 1: expected 70, found 69", vec![], vec![keep(9, save, 1, 69)]),
+        ("OtherPosition: stream 2: expected 70, found 69", back(69), vec![keep(7, restore, 2, 70)]),
+        ("OtherPosition: stream 2: expected 70, found 69", back(70), {
+            vec![keep(7, restore, 2, 70), keep(7, restore, 2, 69)]
+        }),
+        ("OtherStream: stream 2 is not resumed", vec![], vec![keep(7, restore, 2, 70)]),
+        ("OtherStream: stream 2 is restored already", back(70), {
+            vec![keep(7, restore, 2, 70), keep(7, restore, 2, 70)]
+        }),
+        ("OtherStream: stream 2 is not open", vec![], vec![keep(9, save, 2, 1)]),
+        ("OtherStream: stream 1 is not open", vec![entry(1, Op::Close, 0, 0, 0, 2)], {
+            vec![keep(9, save, 1, 70)]
+        }),
+        (
+            "EmptyShape: positions of a keep",
+            vec![entry(2, Op::Open, 0, 1, 0, 0)],
+            vec![keep(9, save, 2, 0)],
+        ),
+        (
+            "BadOpen: stream 2: generation",
+            vec![Entry { generation: Generation(1), ..resume(2, 70, 1) }],
+            { vec![keep(7, restore, 2, 70)] },
+        ),
+    ];
+    for (expected, entries, keeps) in cases {
+        let error = refusal(&mut slots, &keeping(entries, keeps));
+        assert!(error.starts_with(expected), "{error} is not {expected}");
+    }
+    let mut many = opened(1);
+    let settle = entry(1, Op::Continue, 1, 0, 1, 1);
+    let keeps = |keys: std::ops::Range<u64>| keys.map(|key| keep(key, save, 1, 1)).collect();
+    many.apply(&keeping(vec![settle], keeps(0..4096))).unwrap();
+    let error = refusal(&mut many, &keeping(vec![], keeps(4096..4097)));
+    assert_eq!(error, "TooManyKeeps: at most 4096, found 4097");
+}
+
+#[test]
+fn a_keep_shares_whole_pages_and_a_resume_copies_a_half_full_one() {
+    let mut slots = opened(130);
+    let settle = entry(1, Op::Continue, 130, 1, 130, 1);
+    slots.apply(&keeping(vec![settle], vec![keep(7, KeepOp::Save, 1, 130)])).unwrap();
+    slots.apply(&plan(vec![entry(1, Op::Close, 0, 0, 0, 2)])).unwrap();
+    assert_eq!(slots.pages_free(), 12 - 3, "the keep's pages stay");
+
+    // The dropped keep's last page is copied first, so no other stream may take it.
+    let keeps = vec![
+        keep(7, KeepOp::Restore, 2, 130),
+        keep(7, KeepOp::Restore, 3, 130),
+        keep(7, KeepOp::Drop, 0, 0),
+    ];
+    let effects =
+        slots.apply(&keeping(vec![resume(2, 130, 1), resume(3, 130, 64)], keeps)).unwrap();
+    assert_eq!(effects.copies, [PageCopy { from: 2, to: 3 }, PageCopy { from: 2, to: 4 }]);
+    assert_eq!(*effects.map.tables[0], [0, 1, 3]);
+    assert_eq!(*effects.map.tables[1], [0, 1, 4, 5]);
+    assert_eq!(slots.pages_free(), 12 - 5, "page 2 is free again");
+    assert_eq!(slots.table()[0].generation, Generation(1));
+}
+
+#[test]
+fn slots_are_taken_lowest_first_and_come_back_in_the_same_plan() {
+    let mut slots = Slots::new(SHAPES);
+    let open = |id| entry(id, Op::Open, 0, 1, 0, 0);
+    let taken =
+        |effects: Effects| effects.spans.iter().map(|span| span.track.slot).collect::<Vec<_>>();
+    assert_eq!(
+        taken(slots.apply(&plan(vec![open(3), open(5), open(6), open(8)])).unwrap()),
+        [0, 1, 2, 3]
+    );
+    let closes = [5, 8].map(|id| entry(id, Op::Close, 0, 0, 0, 1));
+    let entries = vec![open(1), closes[0].clone(), open(7), closes[1].clone()];
+    assert_eq!(taken(slots.apply(&plan(entries)).unwrap()), [1, 3]);
 }
 
 #[test]
@@ -146,106 +250,4 @@ fn a_context_or_a_cache_that_is_full_is_refused() {
     let open = |id| entry(id, Op::Open, 0, 192, 0, 0);
     slots.apply(&plan(vec![entry(1, Op::Close, 0, 0, 0, 3), open(2), open(3)])).unwrap();
     assert_eq!(slots.pages_free(), 12 - 6);
-}
-
-/// A stream as the model sees it: the stamp that each of its positions was written with.
-#[derive(Clone, Debug, Default)]
-struct Story {
-    stamps: Vec<u64>,
-    window: usize,
-    generation: u32,
-}
-
-/// What a random plan does to a stream: open or continue (both with rows), or close.
-#[derive(Clone, Debug)]
-struct Deed {
-    id: u32,
-    close: bool,
-    rows: u32,
-    accepted: prop::sample::Index,
-}
-
-fn deed() -> impl Strategy<Value = Deed> {
-    let rows = prop_oneof![0u32..4, 60..70u32, 120..140u32];
-    (0..5u32, prop::bool::weighted(0.15), rows, any::<prop::sample::Index>())
-        .prop_map(|(id, close, rows, accepted)| Deed { id, close, rows, accepted })
-}
-
-/// Applies a deed to the model and words it as an entry.
-fn tell(stories: &mut BTreeMap<u32, Story>, deed: &Deed, clock: &mut u64) -> Entry {
-    let Deed { id, rows, .. } = *deed;
-    let mut stamp = |story: &mut Story| {
-        for _ in 0..rows {
-            *clock += 1;
-            story.stamps.push(*clock);
-        }
-        story.window = rows as usize;
-    };
-    let Some(story) = stories.get_mut(&id) else {
-        let mut story = Story { generation: u32::from(rows > 0), ..Story::default() };
-        stamp(&mut story);
-        stories.insert(id, story);
-        return entry(id, Op::Open, 0, rows, 0, 0);
-    };
-    let generation = story.generation;
-    if deed.close {
-        stories.remove(&id);
-        return entry(id, Op::Close, 0, 0, 0, generation);
-    }
-    let accepted = deed.accepted.index(story.window + 1);
-    story.generation += u32::from(rows > 0 || story.window > 0);
-    story.stamps.truncate(story.stamps.len() - story.window + accepted);
-    let first = story.stamps.len() as u32;
-    stamp(story);
-    entry(id, Op::Continue, first, rows, accepted as u32, generation)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
-
-    /// Streams never share a page, never lose an accepted row, and twins hold the same pages.
-    #[test]
-    fn tables_keep_what_the_model_keeps(plans in prop::collection::vec(
-        prop::collection::vec(deed(), 1..4), 1..24,
-    )) {
-        let mut slots = Slots::new(SHAPES);
-        let mut twin = Slots::new(SHAPES);
-        let mut stories = BTreeMap::<u32, Story>::new();
-        let mut cache = vec![0u64; SHAPES.pages as usize * TILE_KEYS];
-        let mut clock = 0;
-        for mut deeds in plans {
-            deeds.sort_by_key(|deed| deed.id);
-            deeds.dedup_by_key(|deed| deed.id);
-            let before = (stories.clone(), clock);
-            let entries = deeds.iter().map(|deed| tell(&mut stories, deed, &mut clock)).collect();
-            let plan = plan(entries);
-            let Ok(effects) = slots.apply(&plan) else {
-                prop_assert!(twin.apply(&plan).is_err());
-                (stories, clock) = before;
-                continue;
-            };
-            twin.apply(&plan).unwrap();
-            prop_assert_eq!(&slots.slots, &twin.slots);
-            for span in &effects.spans {
-                for row in &effects.map.rows[span.rows.clone()] {
-                    let page = effects.map.tables[row.table][row.position as usize / TILE_KEYS];
-                    let key = page as usize * TILE_KEYS + row.position as usize % TILE_KEYS;
-                    cache[key] = stories[&span.id.0].stamps[row.position as usize];
-                }
-            }
-            prop_assert_eq!(slots.table().len(), stories.len());
-            let mut pages = 0;
-            for (state, story) in slots.table().iter().zip(stories.values()) {
-                prop_assert_eq!(state.generation.0, story.generation);
-                prop_assert_eq!((state.first + state.rows) as usize, story.stamps.len());
-                prop_assert_eq!(state.pages, pages_of(state.first + state.rows));
-                pages += state.pages;
-                for (position, stamp) in story.stamps.iter().enumerate() {
-                    let page = slots.slots[&state.id].pages[position / TILE_KEYS] as usize;
-                    prop_assert_eq!(cache[page * TILE_KEYS + position % TILE_KEYS], *stamp);
-                }
-            }
-            prop_assert_eq!(pages + slots.pages_free(), SHAPES.pages);
-        }
-    }
 }

@@ -1,0 +1,285 @@
+//! Blocks of a mixer and an MLP, one a layer, between the ends: every family's program.
+
+use std::sync::Arc;
+
+use arith::attention::KvDtype;
+use arith::gdn::HeadOrder;
+use backend::{Backend, BackendError, RopeRows};
+use weights::Checkpoint;
+use weights::config::Mixer as Kind;
+
+use super::attention::{Attention, AttentionRows};
+use super::ends::Ends;
+use super::keeps::Keeps;
+use super::loader::Loader;
+use super::mlp::{Mlp, MlpRows};
+use super::recurrent::{Memory, Recurrent, RecurrentRows};
+use super::shape::Shape;
+use super::{Part, Piece, Program, Replay, Sizes};
+use crate::{Fault, StageError};
+
+/// A range of layers on a device.
+pub(super) struct Trunk<B: Backend> {
+    backend: Arc<B>,
+    shape: Shape,
+    part: Part,
+    blocks: Vec<Block<B>>,
+    ends: Option<Ends<B>>,
+    work: Option<Work<B>>,
+    piece: Piece,
+    rope: RopeRows,
+}
+
+/// One layer.
+pub(super) struct Block<B: Backend> {
+    pub(super) mixer: Mixer<B>,
+    pub(super) mlp: Mlp<B>,
+}
+
+/// What mixes a layer's rows with those before them.
+pub(super) enum Mixer<B: Backend> {
+    Attention(Attention<B>),
+    Recurrent(Recurrent<B>),
+}
+
+/// The residual rows, hidden.
+pub(super) struct Residual<B: Backend> {
+    /// The residual.
+    pub(super) x: B::Rows,
+    /// Normed.
+    pub(super) n: B::Rows,
+    /// What is added to the residual.
+    pub(super) y: B::Rows,
+}
+
+/// What is allocated for the agreed sizes.
+struct Work<B: Backend> {
+    sizes: Sizes,
+    /// One a layer.
+    pasts: Vec<Past<B>>,
+    keeps: Keeps<B>,
+    residual: Residual<B>,
+    attention: Option<AttentionRows<B>>,
+    recurrent: Option<RecurrentRows<B>>,
+    mlp: MlpRows<B>,
+}
+
+/// What a layer remembers of its streams.
+enum Past<B: Backend> {
+    Keys(B::Kv),
+    Memory(Memory<B>),
+}
+
+impl<B: Backend> Past<B> {
+    fn new(
+        backend: &B,
+        shape: &Shape,
+        kv: KvDtype,
+        sizes: Sizes,
+        mixer: &Mixer<B>,
+    ) -> Result<Self, BackendError> {
+        Ok(match mixer {
+            Mixer::Attention(_) => Self::Keys(backend.kv(kv, sizes.pages, shape.heads)?),
+            Mixer::Recurrent(_) => Self::Memory(Memory::new(backend, shape, sizes)?),
+        })
+    }
+
+    fn state(&self) -> Option<&B::State> {
+        match self {
+            Self::Memory(memory) => Some(&memory.state),
+            Self::Keys(_) => None,
+        }
+    }
+
+    fn state_mut(&mut self) -> Option<&mut B::State> {
+        match self {
+            Self::Memory(memory) => Some(&mut memory.state),
+            Self::Keys(_) => None,
+        }
+    }
+}
+
+impl<B: Backend> Trunk<B> {
+    /// Loads the part's tensors, each layer by `block`.
+    pub(super) fn open(
+        backend: Arc<B>,
+        checkpoint: &Checkpoint,
+        mut shape: Shape,
+        part: &Part,
+        block: impl Fn(&mut Loader<'_, B>, &Shape, u32) -> Result<Block<B>, StageError>,
+    ) -> Result<Self, StageError> {
+        if let (Some(Fault::OtherHeads), Some(gdn)) = (part.fault, &mut shape.gdn) {
+            gdn.order = match gdn.order {
+                HeadOrder::Grouped => HeadOrder::Tiled,
+                HeadOrder::Tiled => HeadOrder::Grouped,
+            };
+        }
+        let mut loader = Loader::new(&*backend, checkpoint, part.fault);
+        let ends = part.ends.then(|| Ends::load(&mut loader, shape.tied)).transpose()?;
+        let layers = part.range.clone();
+        let blocks = layers.map(|layer| block(&mut loader, &shape, layer));
+        Ok(Self {
+            blocks: blocks.collect::<Result<_, _>>()?,
+            part: part.clone(),
+            ends,
+            work: None,
+            piece: Piece::default(),
+            rope: RopeRows::default(),
+            backend,
+            shape,
+        })
+    }
+
+    fn work(&self, sizes: Sizes) -> Result<Work<B>, BackendError> {
+        let (backend, shape, part) = (&*self.backend, &self.shape, &self.part);
+        let past = |block: &Block<B>| Past::new(backend, shape, part.kv, sizes, &block.mixer);
+        let rows = || backend.rows(sizes.rows_max, shape.hidden);
+        let attention = shape.count(part, Kind::Attention) > 0;
+        let recurrent = shape.count(part, Kind::Recurrent) > 0;
+        let rows_max = sizes.rows_max;
+        Ok(Work {
+            sizes,
+            pasts: self.blocks.iter().map(past).collect::<Result<_, _>>()?,
+            keeps: Keeps::new(shape.keep_bytes(part), sizes.keep_bytes_max),
+            residual: Residual { x: rows()?, n: rows()?, y: rows()? },
+            attention: match attention {
+                true => Some(AttentionRows::new(backend, shape, rows_max)?),
+                false => None,
+            },
+            recurrent: match recurrent {
+                true => Some(RecurrentRows::new(backend, shape, rows_max)?),
+                false => None,
+            },
+            mlp: MlpRows::new(backend, shape, rows_max)?,
+        })
+    }
+}
+
+impl<B: Backend> Program for Trunk<B> {
+    fn allocate(&mut self, sizes: Sizes) -> Result<(), BackendError> {
+        self.work = None;
+        if let Some(ends) = &mut self.ends {
+            ends.allocate(&self.backend, sizes.head_rows_max, self.shape.vocab)?;
+        }
+        self.work = Some(self.work(sizes)?);
+        Ok(())
+    }
+
+    fn embed(&mut self, ids: &[u32]) {
+        let ends = self.ends.as_ref().expect("tokens enter at the ends");
+        ends.embed(&self.backend, ids, &mut allocated(&mut self.work).residual.x);
+    }
+
+    fn load(&mut self, rows: &[f32]) {
+        self.backend.upload(rows, &mut allocated(&mut self.work).residual.x);
+    }
+
+    fn store(&self, rows: &mut [f32]) {
+        let work = self.work.as_ref().expect("allocate comes first");
+        self.backend.download(&work.residual.x, 0, rows);
+    }
+
+    fn begin(&mut self, piece: Piece) {
+        let positions: Vec<u32> = piece.map.rows.iter().map(|row| row.position).collect();
+        self.rope = RopeRows::new(self.shape.theta, self.shape.rope_dims, &positions);
+        self.piece = piece;
+    }
+
+    fn layer(&mut self, layer: u32) {
+        let Self { backend, shape, piece, rope, .. } = self;
+        let (index, eps) = ((layer - self.part.range.start) as usize, shape.eps);
+        let (block, work) = (&self.blocks[index], allocated(&mut self.work));
+        let residual = &mut work.residual;
+        match (&block.mixer, &mut work.pasts[index]) {
+            (Mixer::Attention(attention), Past::Keys(kv)) => {
+                let rows = work.attention.as_mut().expect("attention has rows");
+                attention.run(backend, shape, (&piece.map, rope), residual, rows, kv);
+            }
+            (Mixer::Recurrent(recurrent), Past::Memory(memory)) => {
+                let rows = work.recurrent.as_mut().expect("recurrent layers have rows");
+                recurrent.run(backend, eps, piece, residual, rows, memory);
+                if self.part.fault == Some(Fault::StaleTail) {
+                    recurrent.spoil(backend, &piece.walks, rows, memory);
+                }
+            }
+            _ => unreachable!("a past was made for its mixer"),
+        }
+        block.mlp.run(backend, eps, piece.map.rows.len(), residual, &mut work.mlp);
+    }
+
+    fn head(&mut self, rows: &[f32], logits: &mut [f32]) {
+        let ends = self.ends.as_mut().expect("logits leave at the ends");
+        let residual = &mut allocated(&mut self.work).residual;
+        let count = rows.len() / self.shape.hidden;
+        self.backend.upload(rows, &mut residual.x);
+        ends.run(&self.backend, self.shape.eps, count, residual, logits);
+    }
+
+    fn replay(&mut self, replays: &[Replay]) {
+        let work = allocated(&mut self.work);
+        let Some(rows) = &mut work.recurrent else { return };
+        let mut rest = replays;
+        while !rest.is_empty() {
+            let (batch, others) = rest.split_at(fitting(rest, work.sizes.rows_max));
+            rest = others;
+            for (block, past) in self.blocks.iter().zip(&mut work.pasts) {
+                if let (Mixer::Recurrent(recurrent), Past::Memory(memory)) = (&block.mixer, past) {
+                    recurrent.replay(&self.backend, batch, rows, memory);
+                }
+            }
+        }
+    }
+
+    fn copy_page(&mut self, from: u32, to: u32) {
+        for past in &mut allocated(&mut self.work).pasts {
+            if let Past::Keys(kv) = past {
+                self.backend.copy_page(kv, from, to);
+            }
+        }
+    }
+
+    fn save(&mut self, key: u64, place: usize) -> bool {
+        let Work { keeps, pasts, .. } = allocated(&mut self.work);
+        let states = pasts.iter().filter_map(Past::state);
+        keeps.save(&self.backend, key, self.shape.gdn, states, place)
+    }
+
+    fn restore(&mut self, key: u64, place: usize) {
+        let Work { keeps, pasts, .. } = allocated(&mut self.work);
+        let states = pasts.iter_mut().filter_map(Past::state_mut);
+        keeps.restore(&self.backend, key, states, place);
+    }
+
+    fn forget(&mut self, key: u64) {
+        allocated(&mut self.work).keeps.forget(key);
+    }
+
+    fn forget_all(&mut self) {
+        if let Some(work) = &mut self.work {
+            work.keeps.clear();
+        }
+    }
+
+    fn state(&self, layer: u32, place: usize) -> Option<(Vec<f32>, Vec<f32>)> {
+        let gdn = self.shape.gdn?;
+        let index = layer.checked_sub(self.part.range.start)? as usize;
+        let state = self.work.as_ref()?.pasts.get(index)?.state()?;
+        let (mut s, mut tail) = (vec![0.0; gdn.state_values()], vec![0.0; gdn.tail_values()]);
+        self.backend.download_state(state, place, &mut s, &mut tail);
+        Some((s, tail))
+    }
+}
+
+fn allocated<B: Backend>(work: &mut Option<Work<B>>) -> &mut Work<B> {
+    work.as_mut().expect("allocate comes first")
+}
+
+/// How many of the first replays `rows_max` rows hold; one at least, since a window passed through
+/// those rows.
+fn fitting(replays: &[Replay], rows_max: usize) -> usize {
+    let sums = replays.iter().scan(0, |sum, replay| {
+        *sum += replay.rows;
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= rows_max).count().max(1)
+}
