@@ -180,3 +180,28 @@ pub enum TextError {
         found: String,
     },
 }
+
+/// Bytes of what a file holds in an error.
+const FOUND_BYTES_MAX: usize = 512;
+
+/// The start of a text that a file chose.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(FOUND_BYTES_MAX)].to_owned()
+}
+
+impl TextError {
+    /// [`TextError::Field`] of bounded length.
+    pub(crate) fn field(file: &'static str, key: &str, expected: &str, found: &str) -> Self {
+        Self::Field { file, key: cut(key), expected: cut(expected), found: cut(found) }
+    }
+
+    /// [`TextError::Form`] of bounded length.
+    pub(crate) fn form(file: &'static str, reason: &str) -> Self {
+        Self::Form { file, reason: cut(reason) }
+    }
+
+    /// [`TextError::Merge`] of bounded length.
+    pub(crate) fn merge(index: usize, merge: &str) -> Self {
+        Self::Merge { index, merge: cut(merge) }
+    }
+}

@@ -22,7 +22,7 @@ const CONFIG: &str = "config.json";
 /// Bytes of `tokenizer.json`; one of 250,000 tokens has a third of it.
 const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of any other file.
-const SETTINGS_BYTES_MAX: u64 = 16 << 20;
+const SETTINGS_BYTES_MAX: u64 = 4 << 20;
 
 /// A folder of files.
 struct Folder<'p> {
@@ -61,7 +61,7 @@ impl Folder<'_> {
         };
         let text = String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
-            TextError::Form { file, reason: format!("expected UTF-8, found other bytes at {at}") }
+            TextError::form(file, &format!("expected UTF-8, found other bytes at {at}"))
         });
         text.map(Some)
     }
@@ -75,8 +75,7 @@ impl Folder<'_> {
 
 /// JSON in the form of `T`.
 pub(crate) fn parse<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<T, TextError> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| TextError::Form { file, reason: error.to_string() })
+    serde_json::from_slice(bytes).map_err(|error| TextError::form(file, &error.to_string()))
 }
 
 impl Parts {
@@ -106,12 +105,10 @@ impl Parts {
         };
         let (bos, eos) = (settings.bos.unwrap_or_default(), settings.eos.unwrap_or_default());
         let named = |key: &str, text: &String| {
-            vocabulary.id(text).ok_or_else(|| TextError::Field {
-                file: TOKENIZER_CONFIG,
-                key: key.to_owned(),
-                expected: format!("a token of `{TOKENIZER}`"),
-                found: format!("`{text}`"),
-            })
+            let expected = format!("a token of `{TOKENIZER}`");
+            let refuse =
+                || TextError::field(TOKENIZER_CONFIG, key, &expected, &format!("`{text}`"));
+            vocabulary.id(text).ok_or_else(refuse)
         };
         let prefix = match settings.add_bos {
             Some(true) => Some(named("bos_token", &bos)?),

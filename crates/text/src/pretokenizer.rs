@@ -88,7 +88,7 @@ impl Recipe {
         for (index, (left, right)) in merges.iter().enumerate() {
             let join = format!("{left}{right}");
             if ![left, right, &join].iter().all(|half| vocab.contains_key(*half)) {
-                return Err(TextError::Merge { index, merge: format!("{left} {right}") });
+                return Err(TextError::merge(index, &format!("{left} {right}")));
             }
         }
         let mut bpe = BPE::builder()

@@ -66,12 +66,7 @@ impl Settings {
 }
 
 fn wrong(key: &str, expected: &str, found: &Value) -> TextError {
-    field(TOKENIZER_CONFIG, key, expected, kind(found))
-}
-
-fn field(file: &'static str, key: &str, expected: &str, found: &str) -> TextError {
-    let (key, expected, found) = (key.to_owned(), expected.to_owned(), found.to_owned());
-    TextError::Field { file, key, expected, found }
+    TextError::field(TOKENIZER_CONFIG, key, expected, kind(found))
 }
 
 /// The text of a token that is a string or an object with a `content`.
@@ -105,18 +100,13 @@ fn added(fields: &Map<String, Value>) -> Result<Vec<Added>, TextError> {
     };
     let read = |(id, value): (&String, &Value)| {
         let place = format!("{key}.{id}");
-        let id = id.parse().map_err(|_| field(TOKENIZER_CONFIG, key, "ids as keys", id))?;
-        let Some(Value::Object(token)) = Some(value) else {
-            return Err(wrong(&place, "an object", value));
-        };
+        let id: u32 =
+            id.parse().map_err(|_| TextError::field(TOKENIZER_CONFIG, key, "ids as keys", id))?;
+        let token = value.as_object().ok_or_else(|| wrong(&place, "an object", value))?;
         let mut token = token.clone();
         token.insert("id".to_owned(), Value::from(id));
-        let id: u32 = id;
         let added: Result<Added, _> = serde_json::from_value(Value::Object(token));
-        added.map_err(|error| TextError::Form {
-            file: TOKENIZER_CONFIG,
-            reason: format!("`{key}.{id}`: {error}"),
-        })
+        added.map_err(|error| TextError::form(TOKENIZER_CONFIG, &format!("`{place}`: {error}")))
     };
     tokens.iter().map(read).collect()
 }
@@ -132,14 +122,14 @@ pub(crate) fn template(
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(source)) => return Ok(Some(source.clone())),
         Some(Value::Array(list)) => list,
-        Some(other) => return Err(field(file, key, "a string or a list", kind(other))),
+        Some(other) => return Err(TextError::field(file, key, "a string or a list", kind(other))),
     };
     let (mut names, mut found) = (Vec::new(), None);
     for (index, item) in list.iter().enumerate() {
         let part = |name| item.get(name).and_then(Value::as_str);
         let (Some(name), Some(source)) = (part("name"), part("template")) else {
             let expected = "an object with the strings `name` and `template`";
-            return Err(field(file, &format!("{key}[{index}]"), expected, kind(item)));
+            return Err(TextError::field(file, &format!("{key}[{index}]"), expected, kind(item)));
         };
         names.push(format!("`{name}`"));
         if name == "default" {
@@ -149,7 +139,7 @@ pub(crate) fn template(
     let names = names.join(", ");
     let Some(source) = found else {
         let expected = "a template with the name `default`";
-        return Err(field(file, key, expected, &format!("the names {names}")));
+        return Err(TextError::field(file, key, expected, &format!("the names {names}")));
     };
     if list.len() > 1 {
         notes.push(format!("of the chat templates {names} `default` is used for all"));
@@ -172,12 +162,12 @@ pub(crate) fn ends(
     };
     if items.len() > ENDS_MAX {
         let expected = format!("at most {ENDS_MAX} ids");
-        return Err(field(file, &key, &expected, &items.len().to_string()));
+        return Err(TextError::field(file, &key, &expected, &items.len().to_string()));
     }
     let id = |item: &Value| {
         let id = item.as_u64().filter(|&id| id < vocab as u64).and_then(|id| id.try_into().ok());
         let found = if item.is_number() { item.to_string() } else { kind(item).to_owned() };
-        id.ok_or_else(|| field(file, &key, &format!("an id below {vocab}"), &found))
+        id.ok_or_else(|| TextError::field(file, &key, &format!("an id below {vocab}"), &found))
     };
     items.iter().map(id).collect()
 }

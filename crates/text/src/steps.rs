@@ -1,6 +1,7 @@
 //! The steps of `tokenizer.json` between a text and BPE, and those after it.
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokenizers::normalizers::{NFC, NormalizerWrapper};
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::SplitPattern;
@@ -14,18 +15,38 @@ const STEPS_MAX: usize = 32;
 /// Bytes of one pattern; the longest that models bring have a quarter of it.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
 
-fn refuse(key: &str, expected: impl Into<String>, found: impl Into<String>) -> TextError {
-    let (expected, found) = (expected.into(), found.into());
-    TextError::Field { file: TOKENIZER, key: key.to_owned(), expected, found }
+/// Bytes of the steps of one kind; models bring a twentieth of it.
+const STEPS_BYTES_MAX: usize = 64 << 10;
+
+fn refuse(key: &str, expected: impl AsRef<str>, found: impl AsRef<str>) -> TextError {
+    TextError::field(TOKENIZER, key, expected.as_ref(), found.as_ref())
 }
 
-/// The steps under `value`, sequences within sequences laid out in a row, each with its type.
+/// The JSON of the steps at `key`; null where there are none.
+fn json(key: &str, raw: Option<&RawValue>) -> Result<Value, TextError> {
+    let Some(raw) = raw else {
+        return Ok(Value::Null);
+    };
+    let bytes = raw.get().len();
+    if bytes > STEPS_BYTES_MAX {
+        let expected = format!("at most {STEPS_BYTES_MAX} bytes");
+        return Err(refuse(key, expected, bytes.to_string()));
+    }
+    serde_json::from_str(raw.get())
+        .map_err(|error| TextError::form(TOKENIZER, &format!("`{key}`: {error}")))
+}
+
+/// The steps under `value`, none for null, sequences within sequences laid out in a row, each with
+/// its type.
 fn flat<'v>(
     key: &str,
     list: &str,
     value: &'v Value,
     out: &mut Vec<(&'v str, &'v Value)>,
 ) -> Result<(), TextError> {
+    if value.is_null() {
+        return Ok(());
+    }
     let Some(kind) = value.get("type").and_then(Value::as_str) else {
         return Err(refuse(key, "an object with a `type`", value.to_string()));
     };
@@ -42,24 +63,23 @@ fn flat<'v>(
 }
 
 /// What texts are normalised by. Others than NFC would change what a user wrote.
-pub(crate) fn normalizer(value: &Value) -> Result<Option<NormalizerWrapper>, TextError> {
+pub(crate) fn normalizer(raw: Option<&RawValue>) -> Result<Option<NormalizerWrapper>, TextError> {
+    let key = "normalizer";
+    let value = json(key, raw)?;
     let mut steps = Vec::new();
-    if !value.is_null() {
-        flat("normalizer", "normalizers", value, &mut steps)?;
-    }
+    flat(key, "normalizers", &value, &mut steps)?;
     match steps.iter().find(|(kind, _)| *kind != "NFC") {
-        Some((kind, _)) => Err(refuse("normalizer", "none or `NFC`", format!("`{kind}`"))),
+        Some((kind, _)) => Err(refuse(key, "none or `NFC`", format!("`{kind}`"))),
         None => Ok((!steps.is_empty()).then(|| NFC.into())),
     }
 }
 
 /// How texts are cut into words of the byte alphabet.
-pub(crate) fn pre_tokenizer(value: &Value) -> Result<PreTokenizerWrapper, TextError> {
+pub(crate) fn pre_tokenizer(raw: Option<&RawValue>) -> Result<PreTokenizerWrapper, TextError> {
     let key = "pre_tokenizer";
+    let value = json(key, raw)?;
     let mut steps = Vec::new();
-    if !value.is_null() {
-        flat(key, "pretokenizers", value, &mut steps)?;
-    }
+    flat(key, "pretokenizers", &value, &mut steps)?;
     let mut out: Vec<PreTokenizerWrapper> = Vec::new();
     let mut to_bytes = 0;
     for (kind, step) in steps {
@@ -75,9 +95,8 @@ pub(crate) fn pre_tokenizer(value: &Value) -> Result<PreTokenizerWrapper, TextEr
             return Err(refuse(key, expected, bytes.to_string()));
         }
         let step = serde_json::from_value(step.clone());
-        let step = step.map_err(|error: serde_json::Error| TextError::Form {
-            file: TOKENIZER,
-            reason: format!("`{key}`: `{kind}`: {error}"),
+        let step = step.map_err(|error: serde_json::Error| {
+            TextError::form(TOKENIZER, &format!("`{key}`: `{kind}`: {error}"))
         })?;
         to_bytes += usize::from(check(key, &step)?);
         out.push(step);
@@ -113,12 +132,14 @@ fn check(key: &str, step: &PreTokenizerWrapper) -> Result<bool, TextError> {
 }
 
 /// The token that the post-processor puts before a text, as its id.
-pub(crate) fn prefix(value: &Value, notes: &mut Vec<String>) -> Result<Option<u64>, TextError> {
+pub(crate) fn prefix(
+    raw: Option<&RawValue>,
+    notes: &mut Vec<String>,
+) -> Result<Option<u64>, TextError> {
     let key = "post_processor";
+    let value = json(key, raw)?;
     let mut steps = Vec::new();
-    if !value.is_null() {
-        flat(key, "processors", value, &mut steps)?;
-    }
+    flat(key, "processors", &value, &mut steps)?;
     let mut before = Vec::new();
     for (kind, step) in steps {
         match kind {

@@ -152,9 +152,7 @@ fn first_ids(tokens: &[String]) -> Vocab {
 fn merges(lines: &[String]) -> Result<Merges, TextError> {
     let halves = lines.iter().enumerate().map(|(index, merge)| {
         // The first space parts the halves: no half starts with one, the byte alphabet has none.
-        let (left, right) = merge
-            .split_once(' ')
-            .ok_or_else(|| TextError::Merge { index, merge: merge.clone() })?;
+        let (left, right) = merge.split_once(' ').ok_or_else(|| TextError::merge(index, merge))?;
         Ok((left.to_owned(), right.to_owned()))
     });
     halves.collect()

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokenizers::models::bpe::{Merges, Vocab};
 use weights::synthetic::byte_char;
 
@@ -36,12 +36,9 @@ struct HeadModel {
 struct File {
     #[serde(default)]
     added_tokens: Vec<Added>,
-    #[serde(default)]
-    normalizer: Value,
-    #[serde(default)]
-    pre_tokenizer: Value,
-    #[serde(default)]
-    post_processor: Value,
+    normalizer: Option<Box<RawValue>>,
+    pre_tokenizer: Option<Box<RawValue>>,
+    post_processor: Option<Box<RawValue>>,
     model: Model,
 }
 
@@ -205,7 +202,7 @@ impl Vocabulary {
             prefix: None,
             added: HashMap::new(),
         };
-        let prefix = steps::prefix(&file.post_processor, notes)?;
+        let prefix = steps::prefix(file.post_processor.as_deref(), notes)?;
         for (text, id) in file.model.vocab.0 {
             out.place(TOKENIZER, "model.vocab", id, &text, Kind::Normal)?;
             if let Some(other) = out.vocab.insert(text.clone(), id) {
@@ -239,9 +236,8 @@ impl Vocabulary {
         text: &str,
         kind: Kind,
     ) -> Result<(), TextError> {
-        let refuse = |expected: String, found: String| {
-            Err(TextError::Field { file, key: key.to_owned(), expected, found })
-        };
+        let refuse =
+            |expected: String, found: String| Err(TextError::field(file, key, &expected, &found));
         let at = id as usize;
         if at >= IDS_MAX {
             return refuse(format!("an id below {IDS_MAX}"), format!("{id} of `{text}`"));
@@ -267,9 +263,8 @@ impl Vocabulary {
         added: &Added,
     ) -> Result<(), TextError> {
         let Added { id, content, .. } = added;
-        let refuse = |expected: String, found: String| {
-            Err(TextError::Field { file, key: key.to_owned(), expected, found })
-        };
+        let refuse =
+            |expected: String, found: String| Err(TextError::field(file, key, &expected, &found));
         let flags = [
             ("single_word", added.single_word),
             ("lstrip", added.lstrip),
@@ -321,8 +316,7 @@ impl Vocabulary {
 }
 
 fn refuse(key: &str, expected: &str, found: &str) -> TextError {
-    let (key, expected, found) = (key.to_owned(), expected.to_owned(), found.to_owned());
-    TextError::Field { file: TOKENIZER, key, expected, found }
+    TextError::field(TOKENIZER, key, expected, found)
 }
 
 fn recipe(file: &File) -> Result<Recipe, TextError> {
@@ -339,8 +333,8 @@ fn recipe(file: &File) -> Result<Recipe, TextError> {
         }
     }
     Ok(Recipe {
-        normalizer: steps::normalizer(&file.normalizer)?,
-        pre_tokenizer: steps::pre_tokenizer(&file.pre_tokenizer)?,
+        normalizer: steps::normalizer(file.normalizer.as_deref())?,
+        pre_tokenizer: steps::pre_tokenizer(file.pre_tokenizer.as_deref())?,
         whole_words: model.ignore_merges == Some(true),
         unknown: model.unk_token.clone().filter(|unknown| !unknown.is_empty()),
         fuse_unknown: model.fuse_unk == Some(true),

@@ -385,7 +385,8 @@ proptest! {
         inputs in prop::collection::vec(any::<String>(), 16),
     ) {
         use std::sync::LazyLock;
-        static BOTH: LazyLock<(Text, Text)> = LazyLock::new(|| (baton_tiny(), baton_tiny_as_gguf()));
+        static BOTH: LazyLock<(Text, Text)> =
+            LazyLock::new(|| (baton_tiny(), baton_tiny_as_gguf()));
         for input in inputs {
             prop_assert_eq!(BOTH.0.encode(&input).unwrap(), BOTH.1.encode(&input).unwrap());
             let plain = BOTH.0.encode_plain(&input).unwrap();

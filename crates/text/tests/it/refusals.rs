@@ -1,5 +1,6 @@
 //! Model folders that are refused, each by file, key, what was expected and what was found.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use text::TextError;
 
@@ -45,6 +46,9 @@ fn what_is_not_byte_level_bpe_is_refused_by_name() {
     };
     says(set("/pre_tokenizer", regex("(".to_owned())), &["`pre_tokenizer`: `Split`"]);
     says(set("/pre_tokenizer", regex("a".repeat(4_097))), &["at most 4096 bytes", "4097"]);
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true});
+    let twice = json!({"type": "Sequence", "pretokenizers": [bytes, bytes]});
+    says(set("/pre_tokenizer", twice), &["one step `ByteLevel`", "2 of 2 steps"]);
     let many = json!({"type": "Sequence", "pretokenizers": vec![step("Digits"); 33]});
     says(set("/pre_tokenizer", many), &["at most 32 steps"]);
     says(set("/post_processor", step("RobertaProcessing")), &["`post_processor`", "Roberta"]);
@@ -135,22 +139,26 @@ fn files_that_are_missing_too_long_or_no_text_are_refused_by_name() {
     };
     says(sparse("tokenizer.json", (64 << 20) + 1), &["has 67108865 bytes", "limit of 67108864"]);
     for file in ["tokenizer_config.json", "generation_config.json", "chat_template.jinja"] {
-        says(sparse(file, (16 << 20) + 1), &[file, "16777217 bytes", "limit of 16777216"]);
+        says(sparse(file, (4 << 20) + 1), &[file, "4194305 bytes", "limit of 4194304"]);
     }
     let of = |bytes: &[u8]| Folder::new().with("tokenizer.json", bytes).text();
     says(of(b""), &["`tokenizer.json`: EOF"]);
     says(of(b"{}"), &["`model`: expected an object, found none"]);
     says(of(b"\xff\xfe"), &["`tokenizer.json`", "line 1"]);
     says(of(b"{\"model\": {\"type\": \"\xff\"}}"), &["`tokenizer.json`", "line 1"]);
-    let deep = |key: &str| {
-        let value = "[".repeat(100_000) + &"]".repeat(100_000);
+    let deep = |key: &str, levels: usize| {
+        let value = "[".repeat(levels) + &"]".repeat(levels);
         let json = tokenizer().to_string();
         let cut = json.find(&format!("\"{key}\":")).unwrap() + key.len() + 3;
         // The old value stays behind under a name that nobody reads.
         of(format!("{}{value},\"old\":{}", &json[..cut], &json[cut..]).as_bytes())
     };
-    says(deep("normalizer"), &["`tokenizer.json`: recursion limit exceeded"]);
-    assert!(deep("version").is_ok());
+    says(deep("normalizer", 1_000), &["`tokenizer.json`: `normalizer`: recursion limit exceeded"]);
+    says(
+        deep("normalizer", 100_000),
+        &["`normalizer`: expected at most 65536 bytes, found 200000"],
+    );
+    assert!(deep("version", 100_000).is_ok());
     let nested = "{\"type\":\"Sequence\",\"pretokenizers\":[".repeat(70) + &"]}".repeat(70);
     let json = tokenizer().to_string().replacen("\"pre_tokenizer\":", "\"old\":", 1);
     says(
@@ -161,4 +169,41 @@ fn files_that_are_missing_too_long_or_no_text_are_refused_by_name() {
     says(bad.text(), &["`chat_template.jinja`: expected UTF-8, found other bytes at 2"]);
     let bad = changed(|_| ()).with("tokenizer_config.json", b"{");
     says(bad.text(), &["`tokenizer_config.json`: EOF"]);
+}
+
+#[test]
+fn an_error_shows_the_start_of_what_it_found() {
+    let long = "x".repeat(100_000);
+    let eos = configured(json!({"eos_token": long, "bos_token": "<s>"}));
+    let kind = changed(|json| json["pre_tokenizer"]["type"] = json!("x".repeat(50_000)));
+    let merge = changed(|json| json["model"]["merges"] = json!([long]));
+    let key = configured(json!({"added_tokens_decoder": {long.clone(): {}}}));
+    for folder in [eos, kind, merge, key] {
+        let said = folder.text().unwrap_err().to_string();
+        assert!(said.contains("xxx") && said.len() < 2_000, "{} bytes", said.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn a_tokenizer_with_any_bytes_changed_is_one_or_an_error(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4usize), 1..4),
+    ) {
+        let mut bytes = tokenizer().to_string().into_bytes();
+        for (index, byte, cut) in changes {
+            let at = index.index(bytes.len() - 4);
+            // Mostly what means something in JSON.
+            let new = *b"{}[],:\"0129-etx\\".get(usize::from(byte % 32)).unwrap_or(&byte);
+            bytes.splice(at..at + cut, [new]);
+        }
+        match Folder::new().with("tokenizer.json", &bytes).text() {
+            Ok(text) => {
+                let ids = text.encode("abc<s> [x]\u{e9}").unwrap();
+                prop_assert!(ids.iter().all(|&id| (id as usize) < text.vocab()));
+            }
+            Err(error) => prop_assert!(error.to_string().len() < 2_000),
+        }
+    }
 }
