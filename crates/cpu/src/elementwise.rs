@@ -1,16 +1,14 @@
-//! Ops that take each row by itself: norm, rotation, gate, sum, lookup.
+//! Ops that take each value by itself, or a pair: rotation, gates, sum, lookup.
 //!
 //! Bodies without order over values are written once and compiled twice: every step is correctly
 //! rounded, so a wider vector changes no bit.
 
-use arith::float::{SPOILT, flush};
-use arith::norm::{LANES, fold};
+use arith::float::flush;
 use arith::rope::{Pairing, RopeRows};
 
 use crate::Level;
 use crate::pack::Linear;
 use crate::pool::Pool;
-use crate::quantise::is_spoilt;
 use crate::rows::{Cells, Rows, for_rows};
 
 /// Row `row` of a job's output.
@@ -20,60 +18,6 @@ use crate::rows::{Cells, Rows, for_rows};
 unsafe fn row_of<'a>(cells: &Cells<'a, f32>, row: usize, width: usize) -> &'a mut [f32] {
     // SAFETY: rows are disjoint; the rest is the caller's promise.
     unsafe { cells.slice(row * width, width) }
-}
-
-pub(crate) fn rms_norm(
-    pool: &Pool,
-    level: Level,
-    x: &Rows,
-    w: &[f32],
-    eps: f32,
-    rows: usize,
-    out: &mut Rows,
-) {
-    let width = x.width;
-    assert!(w.len() == width && out.width == width, "{x:?} by {} weights to {out:?}", w.len());
-    assert!(rows <= x.rows_max && rows <= out.rows_max, "{rows} rows of {x:?} to {out:?}");
-    let cells = Cells::new(&mut out.data);
-    for_rows(pool, rows, width, |r| {
-        // SAFETY: one job has each row; the level says that the CPU has the features.
-        unsafe {
-            let out = row_of(&cells, r, width);
-            match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::norm_f32_avx2(x.row(r), w, eps, out),
-                Level::Scalar => norm_f32_scalar(x.row(r), w, eps, out),
-            }
-        }
-    });
-}
-
-fn norm_f32_scalar(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
-    if is_spoilt(x) {
-        return out.fill(SPOILT);
-    }
-    let mut lanes = [0.0; LANES];
-    for x in x.chunks(LANES) {
-        add_squares(x, &mut lanes);
-    }
-    let r = reciprocal_root(fold(lanes), x.len(), eps);
-    for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
-        *out = flush((x * r) * w);
-    }
-}
-
-/// Adds the squares of up to 32 values to their lanes.
-#[inline(always)]
-fn add_squares(x: &[f32], lanes: &mut [f32; LANES]) {
-    for (lane, x) in lanes.iter_mut().zip(x) {
-        *lane = x.mul_add(*x, *lane);
-    }
-}
-
-/// `1 / sqrt(fma(sum, 1/n, eps))`.
-#[inline(always)]
-fn reciprocal_root(sum: f32, n: usize, eps: f32) -> f32 {
-    1.0 / sum.mul_add(1.0 / n as f32, eps).sqrt()
 }
 
 pub(crate) fn rope(
@@ -150,16 +94,42 @@ pub(crate) fn silu_mul(
             let out = row_of(&cells, r, width);
             match level {
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::gate_f32_avx2(gate.row(r), up.row(r), out),
-                Level::Scalar => gate_f32_scalar(gate.row(r), up.row(r), out),
+                Level::Avx2 => avx2::silu_mul_f32_avx2(gate.row(r), up.row(r), out),
+                Level::Scalar => silu_mul_f32_scalar(gate.row(r), up.row(r), out),
             }
         }
     });
 }
 
-fn gate_f32_scalar(gate: &[f32], up: &[f32], out: &mut [f32]) {
+fn silu_mul_f32_scalar(gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
         *out = flush(arith::exp::silu(gate) * up);
+    }
+}
+
+/// `x = z(x * sigmoid(gate))`.
+pub(crate) fn gate(pool: &Pool, level: Level, x: &mut Rows, gate: &Rows, rows: usize) {
+    let width = x.width;
+    assert!(gate.width == width, "{x:?} by {gate:?}");
+    assert!(rows <= x.rows_max && rows <= gate.rows_max, "{rows} rows of {x:?} by {gate:?}");
+    let cells = Cells::new(&mut x.data);
+    for_rows(pool, rows, width, |r| {
+        // SAFETY: one job has each row; the level says that the CPU has the features.
+        unsafe {
+            let x = row_of(&cells, r, width);
+            match level {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2::gate_f32_avx2(x, gate.row(r)),
+                Level::Scalar => gate_f32_scalar(x, gate.row(r)),
+            }
+        }
+    });
+}
+
+#[inline(always)]
+fn gate_f32_scalar(x: &mut [f32], gate: &[f32]) {
+    for (x, &gate) in x.iter_mut().zip(gate) {
+        *x = flush(*x * arith::exp::sigmoid(gate));
     }
 }
 
@@ -201,39 +171,6 @@ mod avx2 {
     use crate::vector_avx2 as vector;
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn norm_f32_avx2(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
-        if is_spoilt(x) {
-            return out.fill(SPOILT);
-        }
-        let mut acc = [_mm256_setzero_ps(); 4];
-        let whole = x.chunks_exact(LANES);
-        let tail = whole.remainder();
-        for x in whole {
-            for (j, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: 8 of the chunk's 32 values.
-                let x = unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * j)) };
-                *acc = _mm256_fmadd_ps(x, x, *acc);
-            }
-        }
-        if !tail.is_empty() {
-            let mut lanes = [0.0; LANES];
-            for (j, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: 8 of 32 lanes.
-                unsafe { _mm256_storeu_ps(lanes.as_mut_ptr().add(8 * j), *acc) };
-            }
-            add_squares(tail, &mut lanes);
-            for (j, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: 8 of 32 lanes.
-                *acc = unsafe { _mm256_loadu_ps(lanes.as_ptr().add(8 * j)) };
-            }
-        }
-        let r = reciprocal_root(vector::fold(acc), x.len(), eps);
-        for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
-            *out = flush((x * r) * w);
-        }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn rotate_f32_avx2(
         row: &mut [f32],
         dim: usize,
@@ -250,7 +187,22 @@ mod avx2 {
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn gate_f32_avx2(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    pub(super) fn gate_f32_avx2(x: &mut [f32], gate: &[f32]) {
+        let (eights, tail) = x.as_chunks_mut::<8>();
+        let (gates, gate_tail) = gate.as_chunks::<8>();
+        for (x, gate) in eights.iter_mut().zip(gates) {
+            // SAFETY: eight values each.
+            unsafe {
+                let gate = vector::sigmoid(_mm256_loadu_ps(gate.as_ptr()));
+                let y = _mm256_mul_ps(_mm256_loadu_ps(x.as_ptr()), gate);
+                _mm256_storeu_ps(x.as_mut_ptr(), vector::flush(y));
+            }
+        }
+        gate_f32_scalar(tail, gate_tail);
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn silu_mul_f32_avx2(gate: &[f32], up: &[f32], out: &mut [f32]) {
         let n = gate.len().min(up.len()).min(out.len());
         let eight = |gate: &[f32; 8], up: &[f32; 8], out: &mut [f32; 8]| {
             // SAFETY: eight values each.

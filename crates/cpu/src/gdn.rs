@@ -1,124 +1,305 @@
-//! Gated DeltaNet and its neighbours, and the recurrent state of a layer.
+//! Gated DeltaNet ([`arith::gdn`]): convolution, gates and delta rule of a round's walks.
+//!
+//! A prompt's rows follow each other through S, but its value heads and their columns don't meet:
+//! a job is a strip of columns of one value head, kept at hand over all rows of a walk.
 
-use arith::exp::sigmoid;
-use arith::float::flush;
-use arith::gdn::{self, Gates};
-use arith::norm::rms_norm;
-use backend::{BackendError, Gdn, Walk};
+use std::cell::RefCell;
+use std::ops::Range;
 
-use crate::memory;
-use crate::rows::Rows;
+use arith::gdn::{Gates, query_scale};
+use backend::{Gdn, Walk};
 
-/// The recurrent state of one layer: places of S `[values, key_dim, value_dim]` and of a tail
-/// `[taps - 1, channels]`, oldest row first.
-pub struct State {
-    shape: Gdn,
-    s: Vec<f32>,
-    tails: Vec<f32>,
+use crate::Level;
+#[cfg(target_arch = "x86_64")]
+use crate::gdn_avx2;
+use crate::gdn_scalar;
+use crate::norm;
+use crate::pool::Pool;
+use crate::rows::{Cells, Rows, for_rows};
+use crate::state::{Owners, State, TAPS_MAX, for_jobs};
+
+/// Channels of a job of the convolution, about; whole heads.
+const SPAN_CHANNELS: usize = 2048;
+/// Columns of a strip.
+pub(crate) const STRIP_COLUMNS: usize = 32;
+
+thread_local! {
+    static OWNERS: RefCell<Owners> = RefCell::default();
+    /// A strip of S, kept by its thread, grown at first use.
+    static STRIP: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-impl State {
-    pub(crate) fn new(device: &str, shape: Gdn, places: usize) -> Result<Self, BackendError> {
-        let (s, tail) = (shape.state_values(), shape.tail_values());
-        let what = format!("recurrent state of {places} places");
-        memory::check(device, &what, places as u128 * (s + tail) as u128 * 4)?;
-        Ok(Self { shape, s: vec![0.0; places * s], tails: vec![0.0; places * tail] })
-    }
+/// One row's inputs of the convolution: those of its oldest tap first.
+pub(crate) type Window<'a> = [&'a [f32]; TAPS_MAX];
 
-    pub(crate) fn copy_from(&mut self, from: &Self, place: usize, to: usize) {
-        assert_eq!(self.shape, from.shape, "states of one shape");
-        let (s, tail) = (self.shape.state_values(), self.shape.tail_values());
-        self.s[to * s..][..s].copy_from_slice(&from.s[place * s..][..s]);
-        self.tails[to * tail..][..tail].copy_from_slice(&from.tails[place * tail..][..tail]);
-    }
-
-    pub(crate) fn download(&self, place: usize, s: &mut [f32], tail: &mut [f32]) {
-        s.copy_from_slice(&self.s[place * s.len()..][..s.len()]);
-        tail.copy_from_slice(&self.tails[place * tail.len()..][..tail.len()]);
-    }
+/// What a walk's rows follow: row `i` of "the tail, then the walk's rows".
+#[derive(Clone, Copy)]
+struct History<'a> {
+    x: &'a Rows,
+    shape: &'a Gdn,
+    tails: Cells<'a, f32>,
+    zeros: &'a [f32],
+    walk: &'a Walk,
 }
 
-pub(crate) fn head_norm(x: &mut Rows, w: &[f32], eps: f32, rows: usize) {
-    let mut normed = vec![0.0; w.len()];
-    for head in x.data[..rows * x.width].chunks_exact_mut(w.len()) {
-        rms_norm(head, w, eps, &mut normed);
-        head.copy_from_slice(&normed);
-    }
-}
-
-pub(crate) fn gate(x: &mut Rows, gate: &Rows, rows: usize) {
-    for (x, gate) in x.data[..rows * x.width].iter_mut().zip(&gate.data) {
-        *x = flush(*x * sigmoid(*gate));
-    }
-}
-
-pub(crate) fn convolve(x: &Rows, taps: &[f32], state: &mut State, walks: &[Walk], out: &mut Rows) {
-    let n = state.shape.tail_values();
-    for walk in walks {
-        let before = match walk.from {
-            Some(from) => state.tails[from * n..][..n].to_vec(),
-            None => vec![0.0; n],
-        };
-        let rows = walk.rows.clone().map(|r| x.row(r));
-        let all: Vec<&[f32]> = before.chunks_exact(state.shape.channels()).chain(rows).collect();
-        for (i, r) in walk.rows.clone().enumerate() {
-            let out = &mut out.data[r * x.width..][..x.width];
-            gdn::convolve(&state.shape, taps, &all[i..i + state.shape.taps], out);
+impl<'a> History<'a> {
+    /// Channels `span` of row `i`.
+    ///
+    /// # Safety
+    /// While the result lives nothing may write these channels of the tail at the walk's `from`.
+    unsafe fn row(&self, i: usize, span: &Range<usize>) -> &'a [f32] {
+        let before = self.shape.taps - 1;
+        if i >= before {
+            return &self.x.row(self.walk.rows.start + i - before)[span.clone()];
         }
-        let last = all[all.len() - (state.shape.taps - 1)..].concat();
-        state.tails[walk.to * n..][..n].copy_from_slice(&last);
+        let Some(from) = self.walk.from else { return &self.zeros[span.clone()] };
+        let at = from * self.shape.tail_values() + i * self.shape.channels() + span.start;
+        // SAFETY: the caller's promise.
+        unsafe { self.tails.shared(at, span.len()) }
     }
+
+    /// Moves channels `span` of the last `taps - 1` rows to the tail at the walk's `to`.
+    ///
+    /// # Safety
+    /// Nothing else may read or write these channels of the walk's tails.
+    unsafe fn keep(&self, span: &Range<usize>) {
+        let Gdn { taps, .. } = *self.shape;
+        let to = self.walk.to * self.shape.tail_values() + span.start;
+        // In place, every row goes where an older one was, so that none is lost before its turn.
+        for j in 0..taps - 1 {
+            let i = self.walk.rows.len() + j;
+            let at = to + j * self.shape.channels();
+            // SAFETY: the caller's promise. Where a row stays in place nothing is done; else source
+            // and target are different rows.
+            unsafe {
+                if i == j && self.walk.from == Some(self.walk.to) {
+                    continue;
+                }
+                let row = self.row(i, span);
+                self.tails.slice(at, span.len()).copy_from_slice(row);
+            }
+        }
+    }
+}
+
+pub(crate) fn convolve(
+    pool: &Pool,
+    level: Level,
+    x: &Rows,
+    taps: &[f32],
+    state: &mut State,
+    walks: &[Walk],
+    out: &mut Rows,
+) {
+    let shape = state.shape;
+    let channels = shape.channels();
+    assert!(x.width == channels && out.width == channels, "{x:?} to {out:?} of {shape:?}");
+    assert_eq!(taps.len(), shape.taps * channels, "taps of {shape:?}");
+    let span = (SPAN_CHANNELS / shape.key_dim).max(1) * shape.key_dim;
+    let spans = channels.div_ceil(span);
+    let span_of = |i: usize| i * span..channels.min((i + 1) * span);
+    let (tails, zeros) = (Cells::new(&mut state.tails), &state.zeros[..]);
+    let history = |walk| History { x, shape: &shape, tails, zeros, walk };
+    let rows_max = x.rows_max.min(out.rows_max);
+    let cells = Cells::new(&mut out.data);
+    OWNERS.with_borrow_mut(|owners| {
+        owners.fill(walks, state.places);
+        assert!(owners.end() <= rows_max, "{} rows of {rows_max}", owners.end());
+        for_jobs(pool, owners.end() * spans, owners.end() * channels, |job| {
+            let (r, span) = (job / spans, span_of(job % spans));
+            let Some(walk) = owners.of(r) else { return };
+            let walk = &walks[walk];
+            let history = history(walk);
+            let mut window: Window<'_> = [&[]; TAPS_MAX];
+            for (j, row) in window[..shape.taps].iter_mut().enumerate() {
+                // SAFETY: no tail is written before all rows are done.
+                *row = unsafe { history.row(r - walk.rows.start + j, &span) };
+            }
+            // SAFETY: one job has each span of a row.
+            let out = unsafe { cells.slice(r * channels + span.start, span.len()) };
+            convolve_span(level, &shape, taps, &window, span, out);
+        });
+        let jobs = walks.len() * spans;
+        for_jobs(pool, jobs, walks.len() * shape.tail_values(), |job| {
+            // SAFETY: one job has each span of a walk, and no walk a tail of another.
+            unsafe { history(&walks[job / spans]).keep(&span_of(job % spans)) };
+        });
+    });
+}
+
+/// [`arith::gdn::convolve`] of some whole heads of one row.
+fn convolve_span(
+    level: Level,
+    shape: &Gdn,
+    taps: &[f32],
+    window: &Window<'_>,
+    span: Range<usize>,
+    out: &mut [f32],
+) {
+    let mut each: Window<'_> = [&[]; TAPS_MAX];
+    for (j, tap) in each[..shape.taps].iter_mut().enumerate() {
+        *tap = &taps[j * shape.channels()..][span.clone()];
+    }
+    let (each, window) = (&each[..shape.taps], &window[..shape.taps]);
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the level says that the CPU has the features.
+        Level::Avx2 => unsafe { gdn_avx2::convolve_f32_avx2(each, window, out) },
+        Level::Scalar => gdn_scalar::convolve_f32_scalar(each, window, out),
+    }
+    let (width, scale) = (shape.key_width(), query_scale(shape.key_dim));
+    for (i, head) in out.chunks_exact_mut(shape.key_dim).enumerate() {
+        let at = span.start + i * shape.key_dim;
+        if at >= 2 * width {
+            break;
+        }
+        let scale = (at < width).then_some(scale);
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the level says that the CPU has the features.
+            Level::Avx2 => unsafe { norm::l2_norm_f32_avx2(head, scale) },
+            Level::Scalar => norm::l2_norm_f32_scalar(head, scale),
+        }
+    }
+}
+
+/// What [`gates`] makes its outputs of, one value a head.
+#[derive(Clone, Copy)]
+pub(crate) struct Heads<'a> {
+    pub(crate) b: &'a [f32],
+    pub(crate) a: &'a [f32],
+    pub(crate) dt_bias: &'a [f32],
+    pub(crate) amplitude: &'a [f32],
 }
 
 pub(crate) fn gates(
-    b: &Rows,
-    a: &Rows,
+    pool: &Pool,
+    level: Level,
+    [b, a]: [&Rows; 2],
     dt_bias: &[f32],
     amplitude: &[f32],
     rows: usize,
     out: &mut Rows,
 ) {
     let heads = dt_bias.len();
-    for r in 0..rows {
-        let (beta, decay) = out.data[r * 2 * heads..][..2 * heads].split_at_mut(heads);
-        for h in 0..heads {
-            beta[h] = gdn::beta(b.row(r)[h]);
-            decay[h] = gdn::decay(a.row(r)[h], dt_bias[h], amplitude[h]);
+    assert!(
+        b.width == heads && a.width == heads && out.width == 2 * heads,
+        "{b:?}, {a:?}, {out:?}"
+    );
+    assert!(amplitude.len() == heads && rows <= b.rows_max && rows <= a.rows_max);
+    let cells = Cells::new(&mut out.data);
+    for_rows(pool, rows, 2 * heads, |r| {
+        // SAFETY: one job has each row.
+        let out = unsafe { cells.slice(r * 2 * heads, 2 * heads) };
+        let (beta, decay) = out.split_at_mut(heads);
+        let heads = Heads { b: b.row(r), a: a.row(r), dt_bias, amplitude };
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the level says that the CPU has the features.
+            Level::Avx2 => unsafe { gdn_avx2::gates_f32_avx2(heads, beta, decay) },
+            Level::Scalar => gdn_scalar::gates_f32_scalar(heads, beta, decay),
         }
+    });
+}
+
+/// Some columns of one value head over the rows of a walk.
+#[derive(Clone)]
+pub(crate) struct Strip<'a> {
+    pub(crate) shape: &'a Gdn,
+    pub(crate) x: &'a Rows,
+    pub(crate) gates: &'a Rows,
+    /// S of all places.
+    pub(crate) s: Cells<'a, f32>,
+    pub(crate) out: Cells<'a, f32>,
+    pub(crate) walk: &'a Walk,
+    pub(crate) head: usize,
+    pub(crate) columns: Range<usize>,
+}
+
+/// One row of a strip.
+#[derive(Clone, Copy)]
+pub(crate) struct Step<'a> {
+    pub(crate) query: &'a [f32],
+    pub(crate) key: &'a [f32],
+    pub(crate) value: &'a [f32],
+    pub(crate) gates: Gates,
+}
+
+impl<'a> Strip<'a> {
+    /// Where the first column begins in `s` at a place.
+    pub(crate) fn at(&self, place: usize) -> usize {
+        let head = self.shape.key_dim * self.shape.value_dim;
+        place * self.shape.state_values() + self.head * head + self.columns.start
+    }
+
+    #[inline]
+    pub(crate) fn step(&self, row: usize) -> Step<'a> {
+        let (x, gates) = (self.x.row(row), self.gates.row(row));
+        let (queries, rest) = x.split_at(self.shape.key_width());
+        let (keys, values) = rest.split_at(self.shape.key_width());
+        let key = self.shape.key_of(self.head) * self.shape.key_dim;
+        let value = self.head * self.shape.value_dim + self.columns.start;
+        Step {
+            query: &queries[key..][..self.shape.key_dim],
+            key: &keys[key..][..self.shape.key_dim],
+            value: &values[value..][..self.columns.len()],
+            gates: Gates { beta: gates[self.head], decay: gates[self.shape.values + self.head] },
+        }
+    }
+
+    /// Where the outputs of a row go.
+    ///
+    /// # Safety
+    /// No other thread may have the strip, and no other result may live.
+    #[inline]
+    pub(crate) unsafe fn out(&self, row: usize) -> &'a mut [f32] {
+        let at = self.head * self.shape.value_dim + self.columns.start;
+        // SAFETY: the caller's promise: strips of a row are disjoint.
+        unsafe { self.out.slice(row * self.shape.value_width() + at, self.columns.len()) }
     }
 }
 
-pub(crate) fn delta(x: &Rows, gates: &Rows, state: &mut State, walks: &[Walk], out: &mut Rows) {
+pub(crate) fn delta(
+    pool: &Pool,
+    level: Level,
+    x: &Rows,
+    gates: &Rows,
+    state: &mut State,
+    walks: &[Walk],
+    out: &mut Rows,
+) {
     let shape = state.shape;
-    let (kd, vd, n) = (shape.key_dim, shape.value_dim, shape.state_values());
-    for walk in walks {
-        let to = walk.to * n;
-        match walk.from {
-            Some(from) => state.s.copy_within(from * n..(from + 1) * n, to),
-            None => state.s[to..to + n].fill(0.0),
-        }
-        for r in walk.rows.clone() {
-            let (queries, rest) = x.row(r).split_at(shape.key_width());
-            let (keys, values) = rest.split_at(shape.key_width());
-            let (beta, decay) = gates.row(r).split_at(shape.values);
-            for h in 0..shape.values {
-                let key = shape.key_of(h) * kd;
-                gdn::step(
-                    &mut state.s[to + h * kd * vd..][..kd * vd],
-                    &queries[key..][..kd],
-                    &keys[key..][..kd],
-                    &values[h * vd..][..vd],
-                    Gates { beta: beta[h], decay: decay[h] },
-                    &mut out.data[r * out.width + h * vd..][..vd],
-                );
+    assert!(x.width == shape.channels() && gates.width == 2 * shape.values, "{x:?}, {gates:?}");
+    assert_eq!(out.width, shape.value_width(), "{out:?} of {shape:?}");
+    let end = OWNERS.with_borrow_mut(|owners| {
+        owners.fill(walks, state.places);
+        owners.end()
+    });
+    assert!(end <= x.rows_max && end <= gates.rows_max && end <= out.rows_max, "{end} of {x:?}");
+    let strips = shape.value_dim.div_ceil(STRIP_COLUMNS);
+    let (s, out) = (Cells::new(&mut state.s), Cells::new(&mut out.data));
+    let job = |job: usize| {
+        let (walk, rest) = (job / (shape.values * strips), job % (shape.values * strips));
+        let column = rest % strips * STRIP_COLUMNS;
+        let columns = column..shape.value_dim.min(column + STRIP_COLUMNS);
+        // Prompts stand after the rows that decode, and take longest.
+        let walk = &walks[walks.len() - 1 - walk];
+        let head = rest / strips;
+        let strip = Strip { shape: &shape, x, gates, s, out, walk, head, columns };
+        STRIP.with_borrow_mut(|tile| {
+            let values = shape.key_dim * STRIP_COLUMNS;
+            if tile.len() < values {
+                tile.resize(values, 0.0);
             }
-        }
-    }
-}
-
-pub(crate) fn gated_norm(x: &mut Rows, w: &[f32], z: &Rows, eps: f32, rows: usize) {
-    let heads = x.data[..rows * x.width].chunks_exact_mut(w.len());
-    for (x, z) in heads.zip(z.data.chunks_exact(w.len())) {
-        gdn::gated_norm(x, w, z, eps);
-    }
+            match level {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: one job has each strip; the level says that the CPU has the features.
+                Level::Avx2 => unsafe { gdn_avx2::delta_f32_avx2(&strip, tile) },
+                // SAFETY: one job has each strip.
+                Level::Scalar => unsafe { gdn_scalar::delta_f32_scalar(&strip, tile) },
+            }
+        });
+    };
+    let jobs = walks.len() * shape.values * strips;
+    for_jobs(pool, jobs, end.max(walks.len()) * shape.state_values(), job);
 }

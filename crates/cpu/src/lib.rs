@@ -13,28 +13,33 @@ mod elementwise;
 mod floats_avx2;
 mod gdn;
 #[cfg(target_arch = "x86_64")]
+mod gdn_avx2;
+mod gdn_scalar;
+#[cfg(target_arch = "x86_64")]
 mod gemm_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gemv_avx2;
 mod kv;
 mod memory;
+mod norm;
 mod pack;
 mod pool;
 mod project;
 mod project_scalar;
 mod quantise;
 mod rows;
+mod state;
 #[cfg(target_arch = "x86_64")]
 mod vector_avx2;
 
 use arith::format::{Matrix, read_float};
 use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
-pub use gdn::State;
 pub use kv::Kv;
 pub use memory::free_bytes;
 pub use pack::Linear;
 pub use rows::Rows;
+pub use state::{State, TAPS_MAX};
 
 use pool::Pool;
 
@@ -206,8 +211,8 @@ impl Backend for Cpu {
     fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {
         let width = from.width;
         assert_eq!(width, to.width, "{from:?} to {to:?}");
-        to.data[at * width..][..rows * width]
-            .copy_from_slice(&from.data[first * width..][..rows * width]);
+        let from = &from.data[first * width..][..rows * width];
+        state::copy(&self.pool, from, &mut to.data[at * width..][..rows * width]);
     }
 
     fn copy_page(&self, kv: &mut Kv, from: u32, to: u32) {
@@ -215,7 +220,7 @@ impl Backend for Cpu {
     }
 
     fn copy_state(&self, from: &State, place: usize, to: &mut State, to_place: usize) {
-        to.copy_from(from, place, to_place);
+        to.copy_from(&self.pool, from, place, to_place);
     }
 
     fn download_state(&self, state: &State, place: usize, s: &mut [f32], tail: &mut [f32]) {
@@ -227,7 +232,7 @@ impl Backend for Cpu {
     }
 
     fn rms_norm(&self, x: &Rows, w: &Vec<f32>, eps: f32, rows: usize, out: &mut Rows) {
-        elementwise::rms_norm(&self.pool, self.level, x, w, eps, rows, out);
+        norm::rms_norm(&self.pool, self.level, x, w, eps, rows, out);
     }
 
     fn project(&self, x: &Rows, rows: usize, weights: &[&Linear], outs: &mut [&mut Rows]) {
@@ -247,11 +252,11 @@ impl Backend for Cpu {
     }
 
     fn head_norm(&self, x: &mut Rows, w: &Vec<f32>, eps: f32, rows: usize) {
-        gdn::head_norm(x, w, eps, rows);
+        norm::head_norm(&self.pool, self.level, x, w, eps, rows);
     }
 
     fn gate(&self, x: &mut Rows, gate: &Rows, rows: usize) {
-        gdn::gate(x, gate, rows);
+        elementwise::gate(&self.pool, self.level, x, gate, rows);
     }
 
     fn convolve(
@@ -262,7 +267,7 @@ impl Backend for Cpu {
         walks: &[Walk],
         out: &mut Rows,
     ) {
-        gdn::convolve(x, taps, state, walks, out);
+        gdn::convolve(&self.pool, self.level, x, taps, state, walks, out);
     }
 
     fn gates(
@@ -274,15 +279,15 @@ impl Backend for Cpu {
         rows: usize,
         out: &mut Rows,
     ) {
-        gdn::gates(b, a, dt_bias, amplitude, rows, out);
+        gdn::gates(&self.pool, self.level, [b, a], dt_bias, amplitude, rows, out);
     }
 
     fn delta(&self, x: &Rows, gates: &Rows, state: &mut State, walks: &[Walk], out: &mut Rows) {
-        gdn::delta(x, gates, state, walks, out);
+        gdn::delta(&self.pool, self.level, x, gates, state, walks, out);
     }
 
     fn gated_norm(&self, x: &mut Rows, w: &Vec<f32>, z: &Rows, eps: f32, rows: usize) {
-        gdn::gated_norm(x, w, z, eps, rows);
+        norm::gated_norm(&self.pool, self.level, x, w, z, eps, rows);
     }
 
     fn silu_mul(&self, gate: &Rows, up: &Rows, rows: usize, out: &mut Rows) {

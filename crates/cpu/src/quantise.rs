@@ -98,6 +98,7 @@ fn amax_bits(x: &[f32]) -> u32 {
 }
 
 /// Whether a row is not finite or has an amax of 2^60 or more ([`arith::float::is_spoilt`]).
+#[inline(always)]
 pub(crate) fn is_spoilt(x: &[f32]) -> bool {
     amax_bits(x) >= SPOILT_BITS
 }

@@ -53,12 +53,30 @@ impl<'a, T> Cells<'a, T> {
         // SAFETY: inside the slice that `new` borrowed, and exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
+
+    /// Values `at .. at + len`, to read.
+    ///
+    /// # Safety
+    /// While the result lives no part that overlaps it may be written.
+    #[inline]
+    pub(crate) unsafe fn shared(&self, at: usize, len: usize) -> &'a [T] {
+        // SAFETY: inside the slice that `new` borrowed, and not written by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.pointer(at, len), len) }
+    }
+
+    /// Where values `at .. at + len` begin, for kernels that step through them.
+    #[inline]
+    pub(crate) fn pointer(&self, at: usize, len: usize) -> *mut T {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: inside the slice that `new` borrowed.
+        unsafe { self.start.add(at) }
+    }
 }
 
 /// Rows of one job of [`for_rows`].
 const ROWS_A_JOB: usize = 4;
 /// Values below which rows are handled by the caller alone.
-const VALUES_MIN: usize = 1 << 14;
+pub(crate) const VALUES_MIN: usize = 1 << 14;
 
 /// Calls `f` for each of `rows` rows of about `values` values, on the pool if there are enough.
 pub(crate) fn for_rows(pool: &Pool, rows: usize, values: usize, f: impl Fn(usize) + Sync) {

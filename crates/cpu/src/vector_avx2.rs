@@ -1,8 +1,8 @@
-//! Small vector forms that the AVX2 kernels share: flush, folds, exp.
+//! Small vector forms that the AVX2 kernels share: flush, folds, exp and its kin.
 
 use std::arch::x86_64::*;
 
-use arith::exp::{EXP, EXP_MAX, EXP_MIN, LN2_HI, LN2_LO, LOG2E};
+use arith::exp::{EXP, EXP_MAX, EXP_MIN, LN2_HI, LN2_LO, LOG1P, LOG2E};
 
 /// Magnitudes below this (2^-36) flush to +0.
 const FLUSH_BELOW: f32 = f32::from_bits(0x2d80_0000);
@@ -39,15 +39,56 @@ pub(crate) fn exp(x: __m256) -> __m256 {
     _mm256_and_ps(_mm256_mul_ps(sum, power), keep)
 }
 
+/// [`arith::exp::log1p`] a lane, by the same steps.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn log1p(x: __m256) -> __m256 {
+    let one = _mm256_set1_ps(1.0);
+    let stays = _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(f32::INFINITY));
+    let three_quarters = _mm256_castps_si256(_mm256_set1_ps(0.75));
+    let i = _mm256_sub_epi32(_mm256_castps_si256(_mm256_add_ps(one, x)), three_quarters);
+    let i = _mm256_andnot_si256(_mm256_set1_epi32(0x007f_ffff), i);
+    let k = _mm256_cvtepi32_ps(_mm256_srai_epi32::<23>(i));
+    let s = _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_castps_si256(one), i));
+    let f = _mm256_fmadd_ps(x, s, _mm256_sub_ps(s, one));
+    let mut sum = _mm256_set1_ps(LOG1P[8]);
+    for i in (0..8).rev() {
+        sum = _mm256_fmadd_ps(sum, f, _mm256_set1_ps(LOG1P[i]));
+    }
+    let y = _mm256_fmadd_ps(_mm256_mul_ps(f, f), sum, f);
+    _mm256_blendv_ps(_mm256_fmadd_ps(k, _mm256_set1_ps(LN2_HI), y), x, stays)
+}
+
+/// [`arith::exp::sigmoid`] a lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn sigmoid(x: __m256) -> __m256 {
+    let one = _mm256_set1_ps(1.0);
+    let e = exp(negate(x));
+    _mm256_div_ps(one, _mm256_add_ps(one, e))
+}
+
 /// [`arith::exp::silu`] a lane.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn silu(x: __m256) -> __m256 {
     let keep = _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(EXP_MIN));
-    let one = _mm256_set1_ps(1.0);
-    let e = exp(_mm256_xor_ps(x, _mm256_set1_ps(-0.0)));
-    let sigmoid = _mm256_div_ps(one, _mm256_add_ps(one, e));
-    _mm256_and_ps(_mm256_mul_ps(x, sigmoid), keep)
+    _mm256_and_ps(_mm256_mul_ps(x, sigmoid(x)), keep)
+}
+
+/// [`arith::exp::softplus`] a lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn softplus(x: __m256) -> __m256 {
+    let stays = _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_set1_ps(20.0));
+    _mm256_blendv_ps(log1p(exp(x)), x, stays)
+}
+
+/// `-x` a lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn negate(x: __m256) -> __m256 {
+    _mm256_xor_ps(x, _mm256_set1_ps(-0.0))
 }
 
 /// [`arith::norm::fold`] of 32 lanes in four vectors.
@@ -70,7 +111,7 @@ pub(crate) fn largest(x: __m256) -> f32 {
     lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// Eight f16 at `from`, widened. Stored halves are never subnormal.
+/// Eight f16 at `from`, widened..
 ///
 /// # Safety
 /// 16 bytes must be readable.
@@ -88,7 +129,7 @@ mod tests {
 
     /// Every 997th f32 and those around the edges of the functions' domains, in eights.
     fn inputs() -> Vec<[f32; 8]> {
-        let edges = [0.0, FLUSH_BELOW, EXP_MIN, EXP_MAX, 88.0, -88.0, f32::INFINITY];
+        let edges = [0.0, FLUSH_BELOW, EXP_MIN, EXP_MAX, 20.0, 88.0, -88.0, f32::INFINITY];
         let near = edges.into_iter().flat_map(|e: f32| {
             (-4..4).flat_map(move |i| [e, -e].map(|e| e.to_bits().wrapping_add_signed(i)))
         });
@@ -119,7 +160,10 @@ mod tests {
             unsafe {
                 check(|x| flush(x), arith::float::flush);
                 check(|x| exp(x), arith::exp::exp);
+                check(|x| log1p(x), arith::exp::log1p);
+                check(|x| sigmoid(x), arith::exp::sigmoid);
                 check(|x| silu(x), arith::exp::silu);
+                check(|x| softplus(x), arith::exp::softplus);
             }
         }
     }

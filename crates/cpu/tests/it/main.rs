@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attention;
+mod gdn;
 mod linear;
 mod memory;
 mod rowwise;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use arith::attention::{Heads, KvDtype};
 use arith::format::{Format, Matrix};
-use backend::{Backend, Pairing, RopeRows, RowAt, RowMap};
+use arith::gdn::HeadOrder;
+use backend::{Backend, Gdn, Pairing, RopeRows, RowAt, RowMap, Walk};
 
 use crate::{Random, backends, upload};
 
@@ -70,6 +71,45 @@ fn ops_allocate_nothing_after_their_first_call() {
             cpu.attention(b, &kv, &rounds.0, c);
             cpu.silu_mul(b, c, n, a);
             cpu.add(&mut x, a, n);
+            let made = ALLOCATIONS.get() - before;
+            assert!(rows == 40 || made == 0, "{name}: {made} allocations for {rows} rows");
+        }
+    }
+}
+
+#[test]
+fn recurrent_ops_allocate_nothing_after_their_first_call() {
+    let mut random = Random(32);
+    let order = HeadOrder::Grouped;
+    let shape = Gdn { keys: 4, values: 8, key_dim: 32, value_dim: 40, taps: 4, order };
+    let (channels, width) = (shape.channels(), shape.value_width());
+    for (name, cpu) in backends() {
+        let vector = |n: usize| {
+            let ones = 1.0_f32.to_le_bytes().repeat(n);
+            cpu.vector(&Matrix { format: Format::F32, rows: 1, cols: n, bytes: &ones }).unwrap()
+        };
+        let (taps, w, heads) = (vector(4 * channels), vector(shape.value_dim), vector(8));
+        let mut state = cpu.state(shape, 3).unwrap();
+        let mut other = cpu.state(shape, 3).unwrap();
+        let x = upload(&cpu, &random.values(40 * channels, 1.0), channels);
+        let b = upload(&cpu, &random.values(40 * 8, 1.0), 8);
+        let z = upload(&cpu, &random.values(40 * width, 1.0), width);
+        let mut mixed = cpu.rows(40, channels).unwrap();
+        let mut gates = cpu.rows(40, 16).unwrap();
+        let mut out = cpu.rows(40, width).unwrap();
+        for rows in [40, 7, 1, 12] {
+            let walks = [
+                Walk { rows: 0..rows / 2, from: Some(0), to: 0 },
+                Walk { rows: rows / 2..rows, from: None, to: 2 },
+            ];
+            let before = ALLOCATIONS.get();
+            cpu.convolve(&x, &taps, &mut state, &walks, &mut mixed);
+            cpu.gates(&b, &b, &heads, &heads, rows, &mut gates);
+            cpu.delta(&mixed, &gates, &mut state, &walks, &mut out);
+            cpu.gated_norm(&mut out, &w, &z, 1e-6, rows);
+            cpu.head_norm(&mut out, &w, 1e-6, rows);
+            cpu.gate(&mut out, &z, rows);
+            cpu.copy_state(&state, 2, &mut other, 1);
             let made = ALLOCATIONS.get() - before;
             assert!(rows == 40 || made == 0, "{name}: {made} allocations for {rows} rows");
         }

@@ -1,0 +1,262 @@
+//! Gated DeltaNet kernels: eight channels, heads or value columns a vector.
+
+use std::arch::x86_64::*;
+
+use arith::gdn::KEY_LANES;
+
+use crate::gdn::{Heads, Step, Strip};
+use crate::gdn_scalar;
+use crate::vector_avx2::{exp, flush, negate, sigmoid, silu, softplus};
+
+/// Rows of S that are asked of memory before their turn.
+const AHEAD: usize = 16;
+
+/// The taps of [`arith::gdn::convolve`], then silu, flushed.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn convolve_f32_avx2(taps: &[&[f32]], rows: &[&[f32]], out: &mut [f32]) {
+    let n = out.len();
+    assert!(taps.iter().chain(rows).all(|each| each.len() == n) && taps.len() == rows.len());
+    let whole = n / 8 * 8;
+    for c in (0..whole).step_by(8) {
+        // SAFETY: eight of the `n` values of each from `c` on.
+        unsafe {
+            let mut sum = _mm256_setzero_ps();
+            for (taps, row) in taps.iter().zip(rows) {
+                let tap = _mm256_loadu_ps(taps.as_ptr().add(c));
+                sum = _mm256_fmadd_ps(tap, _mm256_loadu_ps(row.as_ptr().add(c)), sum);
+            }
+            _mm256_storeu_ps(out.as_mut_ptr().add(c), flush(silu(sum)));
+        }
+    }
+    for c in whole..n {
+        let each = taps.iter().zip(rows);
+        let sum = each.fold(0.0, |sum, (taps, row)| taps[c].mul_add(row[c], sum));
+        out[c] = arith::float::flush(arith::exp::silu(sum));
+    }
+}
+
+/// [`arith::gdn::beta`] and [`arith::gdn::decay`] of every head.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn gates_f32_avx2(heads: Heads<'_>, beta: &mut [f32], decay: &mut [f32]) {
+    let eight = |from: &[f32], at: usize| {
+        let mut values = [0.0; 8];
+        let from = &from[at..from.len().min(at + 8)];
+        values[..from.len()].copy_from_slice(from);
+        // SAFETY: eight values.
+        unsafe { _mm256_loadu_ps(values.as_ptr()) }
+    };
+    for (i, (beta, decay)) in beta.chunks_mut(8).zip(decay.chunks_mut(8)).enumerate() {
+        let at = 8 * i;
+        let taken = flush(sigmoid(eight(heads.b, at)));
+        let step = softplus(_mm256_add_ps(eight(heads.a, at), eight(heads.dt_bias, at)));
+        let kept = flush(exp(negate(_mm256_mul_ps(eight(heads.amplitude, at), step))));
+        for (to, from) in [(beta, taken), (decay, kept)] {
+            let mut values = [0.0; 8];
+            // SAFETY: eight values.
+            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), from) };
+            to.copy_from_slice(&values[..to.len()]);
+        }
+    }
+}
+
+/// [`arith::gdn::step`] of every row of a strip.
+///
+/// # Safety
+/// No other thread may have the strip.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn delta_f32_avx2(strip: &Strip<'_>, tile: &mut [f32]) {
+    let mut left = strip.columns.clone();
+    while !left.is_empty() {
+        let part = |n: usize| Strip { columns: left.start..left.start + n, ..strip.clone() };
+        // SAFETY: parts of the strip, one after the other.
+        let done = unsafe {
+            match left.len() {
+                _ if strip.walk.rows.is_empty() => {
+                    gdn_scalar::delta_f32_scalar(&part(left.len()), tile);
+                    left.len()
+                }
+                0..8 => {
+                    gdn_scalar::delta_f32_scalar(&part(left.len()), tile);
+                    left.len()
+                }
+                8..16 => columns::<1>(&part(8), tile),
+                16..32 => columns::<2>(&part(16), tile),
+                _ => columns::<4>(&part(32), tile),
+            }
+        };
+        left.start += done;
+    }
+}
+
+/// N vectors of columns, one a lane of sums over the dims of a key.
+type Sums<const N: usize> = [[__m256; N]; KEY_LANES];
+
+/// All rows of 8 N columns; gives the columns done. Between two rows S stays in `tile`, and one
+/// pass over it ends a row and begins the next.
+///
+/// # Safety
+/// No other thread may have the strip; it has 8 N columns and a row.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn columns<const N: usize>(strip: &Strip<'_>, tile: &mut [f32]) -> usize {
+    let (dims, stride, rows) = (strip.shape.key_dim, strip.shape.value_dim, &strip.walk.rows);
+    assert!(strip.columns.len() == 8 * N && !rows.is_empty());
+    assert!(tile.len() >= dims * 8 * N && dims.is_multiple_of(KEY_LANES));
+    let span = (dims - 1) * stride + 8 * N;
+    let to = strip.s.pointer(strip.at(strip.walk.to), span);
+    let tile = tile.as_mut_ptr();
+    let (from, from_stride) = match strip.walk.from {
+        Some(from) => (strip.s.pointer(strip.at(from), span).cast_const(), stride),
+        None => {
+            // SAFETY: `dims` rows of 8 N values.
+            unsafe { tile.write_bytes(0, dims * 8 * N) };
+            (tile.cast_const(), 8 * N)
+        }
+    };
+    let mut step = strip.step(rows.start);
+    // SAFETY: `span` values from `from` and `to` on, and the tile, are the strip's own.
+    unsafe {
+        let mut m = begin::<N>(&step, from, from_stride, tile);
+        for r in rows.clone() {
+            let delta = delta::<N>(&step, &m);
+            let y;
+            if r + 1 < rows.end {
+                let next = strip.step(r + 1);
+                (y, m) = turn::<N>(&step, &next, &delta, tile);
+                step = next;
+            } else {
+                y = end::<N>(&step, &delta, tile, to, stride);
+            }
+            let out = strip.out(r);
+            for (j, &y) in fold(&y).iter().enumerate() {
+                _mm256_storeu_ps(out.as_mut_ptr().add(8 * j), flush(y));
+            }
+        }
+    }
+    8 * N
+}
+
+/// Folds four lanes by 2, then 1.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fold<const N: usize>(sums: &Sums<N>) -> [__m256; N] {
+    std::array::from_fn(|j| {
+        let a = _mm256_add_ps(sums[0][j], sums[2][j]);
+        _mm256_add_ps(a, _mm256_add_ps(sums[1][j], sums[3][j]))
+    })
+}
+
+/// `z(beta * (value - m))`.
+///
+/// # Safety
+/// The step has 8 N values.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn delta<const N: usize>(step: &Step<'_>, m: &Sums<N>) -> [__m256; N] {
+    let (m, beta) = (fold(m), _mm256_set1_ps(step.gates.beta));
+    std::array::from_fn(|j| {
+        // SAFETY: the caller's promise.
+        let value = unsafe { _mm256_loadu_ps(step.value.as_ptr().add(8 * j)) };
+        flush(_mm256_mul_ps(beta, _mm256_sub_ps(value, m[j])))
+    })
+}
+
+/// The first row's decay, from `from` to `tile`, and its m.
+///
+/// # Safety
+/// `from` has a row of 8 N values each `stride` for every dim of the key, and `tile` dense ones.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn begin<const N: usize>(
+    step: &Step<'_>,
+    from: *const f32,
+    stride: usize,
+    tile: *mut f32,
+) -> Sums<N> {
+    let decay = _mm256_set1_ps(step.gates.decay);
+    let mut m: Sums<N> = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    for (lane, m) in m.iter_mut().enumerate() {
+        for k in (lane..step.key.len()).step_by(KEY_LANES) {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add((k + AHEAD) * stride).cast());
+            // SAFETY: the caller's promise.
+            unsafe {
+                let key = _mm256_set1_ps(*step.key.get_unchecked(k));
+                for (j, m) in m.iter_mut().enumerate() {
+                    let s = _mm256_loadu_ps(from.add(k * stride + 8 * j));
+                    let s = flush(_mm256_mul_ps(s, decay));
+                    _mm256_storeu_ps(tile.add((k * N + j) * 8), s);
+                    *m = _mm256_fmadd_ps(s, key, *m);
+                }
+            }
+        }
+    }
+    m
+}
+
+/// A row's update and read, then the next one's decay and m.
+///
+/// # Safety
+/// `tile` has a row of 8 N values for every dim of the key.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn turn<const N: usize>(
+    step: &Step<'_>,
+    next: &Step<'_>,
+    delta: &[__m256; N],
+    tile: *mut f32,
+) -> (Sums<N>, Sums<N>) {
+    let decay = _mm256_set1_ps(next.gates.decay);
+    let mut y: Sums<N> = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    let mut m = y;
+    for (lane, (y, m)) in y.iter_mut().zip(&mut m).enumerate() {
+        for k in (lane..step.key.len()).step_by(KEY_LANES) {
+            // SAFETY: the caller's promise; queries and keys have one length.
+            unsafe {
+                let key = _mm256_set1_ps(*step.key.get_unchecked(k));
+                let query = _mm256_set1_ps(*step.query.get_unchecked(k));
+                let next = _mm256_set1_ps(*next.key.get_unchecked(k));
+                for j in 0..N {
+                    let at = tile.add((k * N + j) * 8);
+                    let s = flush(_mm256_fmadd_ps(key, delta[j], _mm256_loadu_ps(at)));
+                    y[j] = _mm256_fmadd_ps(s, query, y[j]);
+                    let s = flush(_mm256_mul_ps(s, decay));
+                    m[j] = _mm256_fmadd_ps(s, next, m[j]);
+                    _mm256_storeu_ps(at, s);
+                }
+            }
+        }
+    }
+    (y, m)
+}
+
+/// The last row's update, from `tile` to `to`, and read.
+///
+/// # Safety
+/// `to` has a row of 8 N values each `stride` for every dim of the key, and `tile` dense ones.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn end<const N: usize>(
+    step: &Step<'_>,
+    delta: &[__m256; N],
+    tile: *const f32,
+    to: *mut f32,
+    stride: usize,
+) -> Sums<N> {
+    let mut y: Sums<N> = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    for (lane, y) in y.iter_mut().enumerate() {
+        for k in (lane..step.key.len()).step_by(KEY_LANES) {
+            // SAFETY: the caller's promise; queries and keys have one length.
+            unsafe {
+                let key = _mm256_set1_ps(*step.key.get_unchecked(k));
+                let query = _mm256_set1_ps(*step.query.get_unchecked(k));
+                for j in 0..N {
+                    let s = _mm256_loadu_ps(tile.add((k * N + j) * 8));
+                    let s = flush(_mm256_fmadd_ps(key, delta[j], s));
+                    _mm256_storeu_ps(to.add(k * stride + 8 * j), s);
+                    y[j] = _mm256_fmadd_ps(s, query, y[j]);
+                }
+            }
+        }
+    }
+    y
+}
