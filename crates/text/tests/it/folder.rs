@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use text::{Text, TextError};
+use weights::Checkpoint;
 use weights::gguf::Header;
 use weights::synthetic::byte_char;
 
@@ -136,7 +137,8 @@ fn the_qwen35_folders_and_their_gguf_give_the_ids_and_ends_of_the_reference() {
 }
 
 fn baton_tiny() -> Text {
-    Text::from_folder(&repository("models/baton-tiny")).unwrap()
+    let checkpoint = Checkpoint::open(&repository("models/baton-tiny")).unwrap();
+    Text::from_checkpoint(&checkpoint).unwrap()
 }
 
 /// The same tokenizer as a GGUF file would hold it.

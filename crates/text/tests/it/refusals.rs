@@ -185,7 +185,7 @@ fn an_error_shows_the_start_of_what_it_found() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn a_tokenizer_with_any_bytes_changed_is_one_or_an_error(
