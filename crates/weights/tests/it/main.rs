@@ -1,9 +1,13 @@
 //! Checkpoints as files: what opens, what is refused, and the one real model.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod families;
 mod folder;
+mod folders;
 mod header;
+mod made;
 mod open;
 mod oracles;
 mod part;
 mod smollm2;
+mod tiny;
