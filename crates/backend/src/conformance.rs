@@ -162,7 +162,10 @@ impl<B: Backend> Checks<'_, B> {
             true => w.to_bits() == g.to_bits(),
             false => !g.is_finite(),
         };
-        match want.iter().zip(got).position(|pair| !same(pair)) {
+        let equal =
+            want.iter().zip(got).fold(true, |all, (w, g)| all & (w.to_bits() == g.to_bits()));
+        let differs = if equal { None } else { want.iter().zip(got).position(|pair| !same(pair)) };
+        match differs {
             Some(i) => self.fail(format!(
                 "{case}: value {i} of {}: expected {}, found {}",
                 want.len(),

@@ -53,23 +53,28 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
         Level::Quick => (&QUICK, &QUICK_FLOAT),
         Level::Full => (&FULL, &FULL_FLOAT),
     };
-    let every = batches(checks.level);
+    let (every, few) = (batches(checks.level), few_batches(checks.level));
     let mlx = &MLX[..checks.level.pick(1, 3)];
     let main: Vec<Format> =
         Format::plain_all().chain(mlx.iter().map(|&mlx| Format::Mlx(mlx))).collect();
     for &format in &main {
+        let batches = match format {
+            Format::Q5_0 | Format::Q5_1 | Format::Q5K | Format::Q6K => {
+                checks.level.pick(&few, &every)
+            }
+            _ => &every,
+        };
         for &(cols, outputs) in if format.is_float() { floats } else { blocks } {
             if cols.is_multiple_of(format.unit_values()) {
                 let matrices: Vec<_> = outputs.iter().map(|&rows| (format, rows)).collect();
-                project(checks, cols, &matrices, &every);
+                project(checks, cols, &matrices, batches);
             }
         }
     }
-    let few = few_batches(checks.level);
     // One call over many formats at once.
     let mixed: Vec<_> = main.into_iter().zip([16, 8, 9, 5, 24, 1, 2].into_iter().cycle()).collect();
     project(checks, 512, &mixed, &few);
-    let mlx_all: Vec<_> = Format::mlx_all().zip([5, 8, 3, 17].into_iter().cycle()).collect();
+    let mlx_all: Vec<_> = Format::mlx_all().zip([3, 1, 9, 2].into_iter().cycle()).collect();
     for matrices in mlx_all.chunks(9) {
         for &cols in checks.level.pick(&[384][..], &[128, 384, 5120, 17408]) {
             project(checks, cols, matrices, &few);

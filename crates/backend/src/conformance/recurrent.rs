@@ -37,7 +37,7 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
     let most = checks.level.pool_rows();
     case(checks, tiny, 2 + most);
     case(checks, odd, 2 + most);
-    case(checks, shape(4, 8, 64, 4, Tiled), 10);
+    case(checks, shape(4, 8, 64, 4, Tiled), 6);
     if checks.level == Level::Full {
         case(checks, Gdn { order: Tiled, ..tiny }, 2 + most);
         case(checks, Gdn { order: Grouped, ..odd }, 2 + most);
@@ -200,8 +200,8 @@ impl<B: Backend> Run<'_, B> {
         self.holds = litter.iter().map(|part| (part.0, part.1.end)).collect();
         self.round(checks, &litter)?;
         self.round(checks, &self.parts(1, |s| (0..rows, None, 2 * s + 1)))?;
-        for &count in checks.level.row_counts() {
-            let end = 1 + count.min(rows - 2);
+        for count in checks.level.row_counts().iter().filter(|&&count| count + 2 <= rows) {
+            let end = 1 + count;
             self.round(checks, &[(0, 0..1, None, 0), (2, 0..end, None, 4)])?;
             self.round(checks, &[(2, end..end + 1, Some(4), 5), (0, 1..end, Some(0), 1)])?;
         }
