@@ -1,14 +1,15 @@
-//! Block formats against the official packages' own reading (`golden/formats`), bit for bit.
+//! Stored weights against other readers of the same bytes (`golden/formats`,
+//! `golden/tiny-qwen3_5`), bit for bit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use arith::float::flush;
 use arith::format::{Affine, Format, Matrix, Mlx, Scales, read_block, read_row};
+use baton_weights::Checkpoint;
 use safetensors::SafeTensors;
 
-fn golden(file: &str) -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/formats");
-    std::fs::read(folder.join(file)).unwrap()
+fn golden(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden").join(file)
 }
 
 fn f32s(bytes: &[u8]) -> Vec<f32> {
@@ -78,7 +79,7 @@ fn half_unit(x: f32) -> f64 {
 
 #[test]
 fn gguf_blocks_read_as_the_official_package_reads_them() {
-    let bytes = golden("gguf.safetensors");
+    let bytes = std::fs::read(golden("formats/gguf.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let formats: Vec<Format> = Format::plain_all().filter(|format| !format.is_float()).collect();
     assert_eq!(2 * formats.len(), tensors.len(), "a case for every format");
@@ -93,7 +94,7 @@ fn gguf_blocks_read_as_the_official_package_reads_them() {
 
 #[test]
 fn mlx_groups_read_as_their_codes_scales_and_biases() {
-    let bytes = golden("mlx.safetensors");
+    let bytes = std::fs::read(golden("formats/mlx.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     assert_eq!(4 * Format::mlx_all().count(), tensors.len(), "a case for every format");
     for bits in Mlx::BITS {
@@ -131,4 +132,35 @@ fn rows(tensors: &SafeTensors<'_>, mlx: Mlx, figures: &mut Figures) {
         }
         figures.row(Format::Mlx(mlx), &stored, &values[row * cols..][..cols]);
     }
+}
+
+#[test]
+fn mlx_modules_read_as_the_oracle_dequantised_them() {
+    let bytes = golden("tiny-qwen3_5/oracles/tiny-qwen3_5-mlx4.safetensors");
+    let bytes = std::fs::read(bytes).unwrap();
+    let oracle = SafeTensors::deserialize(&bytes).unwrap();
+    let folder = golden("tiny-qwen3_5/tiny-qwen3_5-mlx4");
+    let plain = Checkpoint::open(&folder).unwrap();
+    let widened = Checkpoint::open_widened(&folder).unwrap();
+    let (mut figures, mut buffer) = (Figures::default(), Vec::new());
+    for (module, name) in [
+        ("layers.0.linear_attn.in_proj_a", "blk.0.ssm_alpha.weight"),
+        ("layers.0.linear_attn.in_proj_z", "blk.0.attn_gate.weight"),
+        ("layers.0.mlp.down_proj", "blk.0.ffn_down.weight"),
+        ("layers.3.self_attn.v_proj", "blk.3.attn_v.weight"),
+    ] {
+        let view = oracle.tensor(&format!("dequant.language_model.model.{module}")).unwrap();
+        let official = f32s(view.data());
+        let [rows, cols] = *view.shape() else { panic!("{module}: a matrix") };
+        let matrix = plain.read(name, &mut buffer).unwrap();
+        assert_eq!((matrix.rows, matrix.cols), (rows, cols), "{module}");
+        assert!(matches!(matrix.format, Format::Mlx(_)), "{module}: {}", matrix.format);
+        for (row, official) in official.chunks_exact(cols).enumerate() {
+            figures.row(matrix.format, matrix.row(row), official);
+        }
+        let matrix = widened.read(name, &mut buffer).unwrap();
+        assert_eq!(matrix.format, Format::F32, "{module}");
+        assert_eq!(f32s(matrix.bytes), official, "{module}, widened");
+    }
+    figures.hold("MLX checkpoint");
 }
