@@ -175,3 +175,6 @@ fn refuse_left_over(needed: &[Needed], tensors: &[TensorInfo]) -> Result<(), Wei
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;
