@@ -189,7 +189,10 @@ proptest! {
 
     #[test]
     fn a_tokenizer_with_any_bytes_changed_is_one_or_an_error(
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4usize), 1..4),
+        changes in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<u8>(), 0..4usize),
+            1..4,
+        ),
     ) {
         let mut bytes = tokenizer().to_string().into_bytes();
         for (index, byte, cut) in changes {
