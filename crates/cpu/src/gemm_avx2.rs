@@ -9,28 +9,27 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use arith::format::Format;
+use arith::base::SLICE_VALUES;
 use arith::linear::{GROUPS, group_slices};
 
-use crate::gemv_avx2::{Q4_0, Q4_1, Q8_0, format_of, store};
-use crate::pack::{BLOCK, LANES, Linear, SCALES_BYTES, SLICE_BLOCKS, codes_bytes, record_bytes};
+use crate::codes_avx2::{QUAD, heads, quad, scales};
+use crate::gemv_avx2::store;
+use crate::layout::{Layout, strip_values};
+use crate::pack::{LANES, Linear};
 use crate::project::{GEMM_PANELS, Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx2::load_halves;
 
-/// Pairs of values of a block.
-const STEPS: usize = BLOCK / 2;
 /// 16-bit lanes of a vector.
 const HALVES: usize = 16;
-/// Unpacked integers of a block of all panels of a job.
-const BLOCK_CODES: usize = STEPS * GEMM_PANELS * HALVES;
+/// Unpacked integers of a pair of values of all panels of a job.
+const STEP_CODES: usize = GEMM_PANELS * HALVES;
 /// Scales of a block of all panels of a job.
 const BLOCK_SCALES: usize = GEMM_PANELS * LANES;
 
 /// The panels of a job, unpacked. Kept by its thread, grown at first use.
 #[derive(Default)]
 struct Unpacked {
-    /// `[blocks][STEPS][GEMM_PANELS][HALVES]` integers w.
+    /// `[pairs of values][GEMM_PANELS][HALVES]` integers w.
     codes: Vec<i16>,
     /// `[blocks][GEMM_PANELS][LANES]`.
     scales: Vec<f32>,
@@ -59,12 +58,15 @@ pub(crate) unsafe fn gemm_a16_blocks_avx2(
     UNPACKED.with_borrow_mut(|unpacked| {
         unpacked.fill(linear, panels.clone());
         let job = Job { linear, unpacked, a16: inputs.a16, panels, out };
+        let layout = linear.layout();
         // SAFETY: passed on.
         unsafe {
-            if linear.format.has_offset() {
-                job.rows::<true>(rows);
-            } else {
-                job.rows::<false>(rows);
+            match (layout.block, layout.offsets) {
+                (16, _) => job.rows::<16, false>(rows),
+                (32, false) => job.rows::<32, false>(rows),
+                (32, true) => job.rows::<32, true>(rows),
+                (64, _) => job.rows::<64, true>(rows),
+                _ => job.rows::<128, true>(rows),
             }
         }
     });
@@ -72,78 +74,79 @@ pub(crate) unsafe fn gemm_a16_blocks_avx2(
 
 impl Unpacked {
     fn fill(&mut self, linear: &Linear, panels: Range<usize>) {
-        let blocks = linear.cols / BLOCK;
-        self.codes.resize(self.codes.len().max(blocks * BLOCK_CODES), 0);
+        let layout = linear.layout();
+        let (pairs, blocks) = (linear.cols / 2, linear.cols / layout.block);
+        self.codes.resize(self.codes.len().max(pairs * STEP_CODES), 0);
         self.scales.resize(self.scales.len().max(blocks * BLOCK_SCALES), 0.0);
         self.offsets.resize(self.offsets.len().max(blocks * BLOCK_SCALES), 0.0);
         for (p, panel) in panels.enumerate() {
             let panel = linear.panel(panel);
             // SAFETY: the caller of the kernel vouches for the features.
             unsafe {
-                match linear.format {
-                    Format::Q4_0 => self.unpack::<Q4_0>(panel, p),
-                    Format::Q4_1 => self.unpack::<Q4_1>(panel, p),
-                    Format::Q8_0 => self.unpack::<Q8_0>(panel, p),
-                    format => unreachable!("{format} has no blocks"),
+                match layout.bits {
+                    2 => self.unpack::<2>(layout, panel, p),
+                    3 => self.unpack::<3>(layout, panel, p),
+                    4 => self.unpack::<4>(layout, panel, p),
+                    5 => self.unpack::<5>(layout, panel, p),
+                    6 => self.unpack::<6>(layout, panel, p),
+                    _ => self.unpack::<8>(layout, panel, p),
                 }
             }
         }
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn unpack<const F: u8>(&mut self, panel: &[u8], p: usize) {
-        let at = const { codes_bytes(format_of(F)) };
-        let records = panel.chunks_exact(const { record_bytes(format_of(F)) });
-        let codes = self.codes.chunks_exact_mut(BLOCK_CODES);
-        let scales = self.scales.chunks_exact_mut(BLOCK_SCALES);
-        let offsets = self.offsets.chunks_exact_mut(BLOCK_SCALES);
-        for (((record, codes), scales), offsets) in records.zip(codes).zip(scales).zip(offsets) {
-            // SAFETY: a record holds what `unpack_codes` and the loads read, the chunks of a
-            // block have room for panel `p`.
-            unsafe {
-                unpack_codes::<F>(record.as_ptr(), codes[p * HALVES..].as_mut_ptr());
-                let a = load_halves(record.as_ptr().add(at));
-                _mm256_storeu_ps(scales[p * LANES..][..LANES].as_mut_ptr(), a);
-                if F == Q4_1 {
-                    let c = load_halves(record.as_ptr().add(at + SCALES_BYTES));
-                    _mm256_storeu_ps(offsets[p * LANES..][..LANES].as_mut_ptr(), c);
+    fn unpack<const BITS: usize>(&mut self, layout: Layout, panel: &[u8], p: usize) {
+        let mut codes = self.codes.chunks_exact_mut(layout.block / 2 * STEP_CODES);
+        let mut parts = self
+            .scales
+            .chunks_exact_mut(BLOCK_SCALES)
+            .zip(self.offsets.chunks_exact_mut(BLOCK_SCALES));
+        for record in panel.chunks_exact(layout.record_bytes()) {
+            // SAFETY: a record ends with its heads.
+            let heads = unsafe { heads(layout, record.as_ptr()) };
+            let blocks = record[..layout.head_at()].chunks_exact(layout.block_bytes());
+            for (block, (codes, (a, c))) in blocks.zip(codes.by_ref().zip(parts.by_ref())) {
+                let put = |at: usize, head: __m256, to: &mut [f32]| {
+                    // SAFETY: a block holds its scales; `to` has room for panel `p`.
+                    unsafe {
+                        let scales = scales(layout.scales, block.as_ptr().add(at), head);
+                        _mm256_storeu_ps(to[p * LANES..][..LANES].as_mut_ptr(), scales);
+                    }
+                };
+                put(layout.codes_bytes(), heads[0], a);
+                if layout.offsets {
+                    put(layout.codes_bytes() + layout.scales_bytes(), heads[1], c);
                 }
+                // SAFETY: a block holds its codes; `codes` has room for all panels.
+                unsafe {
+                    unpack_codes::<BITS>(layout, block.as_ptr(), codes[p * HALVES..].as_mut_ptr())
+                };
             }
         }
     }
 }
 
-/// The integers of one record, a vector a step, steps `GEMM_PANELS` vectors apart.
+/// The integers of one block, a vector a pair of values, these `STEP_CODES` apart.
 ///
 /// # Safety
-/// `record` must hold a record of the format and `to` the last of its steps.
-#[inline]
+/// `block` holds a block of `layout`, `to` has room for its vectors.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpack_codes<const F: u8>(record: *const u8, to: *mut i16) {
-    let mask = _mm256_set1_epi16(15);
-    let zero_point = _mm256_set1_epi16(if F == Q4_0 { 8 } else { 0 });
-    // SAFETY: the caller's promise.
-    let put = |step: usize, w: __m256i| unsafe {
-        _mm256_storeu_si256(to.add(step * GEMM_PANELS * HALVES).cast(), w);
-    };
-    // SAFETY: the caller's promise.
-    unsafe {
-        if F == Q8_0 {
-            for s in 0..STEPS {
-                put(s, _mm256_cvtepi8_epi16(_mm_loadu_si128(record.add(16 * s).cast())));
-            }
-            return;
-        }
-        for v in 0..4 {
-            let packed = _mm256_loadu_si256(record.add(32 * v).cast());
-            let w = [
-                _mm256_and_si256(packed, mask),
-                _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask),
-                _mm256_and_si256(_mm256_srli_epi16::<8>(packed), mask),
-                _mm256_srli_epi16::<12>(packed),
-            ];
-            for (t, w) in w.into_iter().enumerate() {
-                put(4 * v + t, _mm256_sub_epi16(w, zero_point));
+unsafe fn unpack_codes<const BITS: usize>(layout: Layout, block: *const u8, to: *mut i16) {
+    let zero = _mm256_set1_epi16(layout.zero);
+    let width = const { strip_values(BITS) };
+    for strip in 0..layout.block / width {
+        for v in 0..width / QUAD {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let quad = quad::<BITS>(block.add(strip * width * BITS), v);
+                for (t, w) in quad.into_iter().enumerate() {
+                    let step = (strip * width + QUAD * v) / 2 + t;
+                    _mm256_storeu_si256(
+                        to.add(step * STEP_CODES).cast(),
+                        _mm256_sub_epi16(w, zero),
+                    );
+                }
             }
         }
     }
@@ -162,16 +165,16 @@ impl Job<'_> {
     /// # Safety
     /// As [`gemm_a16_blocks_avx2`].
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn rows<const OFFSETS: bool>(&self, rows: Range<usize>) {
+    unsafe fn rows<const BLOCK: usize, const OFFSETS: bool>(&self, rows: Range<usize>) {
         let mut row = rows.start;
         while row < rows.end {
             // SAFETY: passed on.
             unsafe {
                 row += match rows.end - row {
-                    1 => self.tile::<OFFSETS, 1>(row),
-                    2 => self.tile::<OFFSETS, 2>(row),
-                    3 => self.tile::<OFFSETS, 3>(row),
-                    _ => self.tile::<OFFSETS, 4>(row),
+                    1 => self.tile::<BLOCK, OFFSETS, 1>(row),
+                    2 => self.tile::<BLOCK, OFFSETS, 2>(row),
+                    3 => self.tile::<BLOCK, OFFSETS, 3>(row),
+                    _ => self.tile::<BLOCK, OFFSETS, 4>(row),
                 };
             }
         }
@@ -182,25 +185,30 @@ impl Job<'_> {
     /// # Safety
     /// As [`gemm_a16_blocks_avx2`].
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn tile<const OFFSETS: bool, const R: usize>(&self, row: usize) -> usize {
+    unsafe fn tile<const BLOCK: usize, const OFFSETS: bool, const R: usize>(
+        &self,
+        row: usize,
+    ) -> usize {
         let a16 = self.a16;
-        let (slices, blocks) = (a16.slices, a16.blocks);
+        let (slices, sums) = (a16.slices, a16.sums(BLOCK));
+        let blocks = sums.blocks;
+        let slice_blocks = const { SLICE_VALUES / BLOCK };
         let q = &a16.q[row * a16.cols..(row + R) * a16.cols];
         let d = &a16.d[row * slices..(row + R) * slices];
-        let sums = &a16.sums_f32[row * blocks..(row + R) * blocks];
+        let sums = &sums.f32[row * blocks..(row + R) * blocks];
         let zero = _mm256_setzero_ps();
         let mut groups = [[[zero; GEMM_PANELS]; R]; GROUPS];
         for (group, g) in groups.iter_mut().enumerate() {
             for slice in group_slices(group, slices) {
                 let mut acc = [[zero; GEMM_PANELS]; R];
-                for block in slice * SLICE_BLOCKS..blocks.min((slice + 1) * SLICE_BLOCKS) {
+                for block in slice * slice_blocks..blocks.min((slice + 1) * slice_blocks) {
                     // SAFETY: `fill` unpacked `blocks` blocks, a row has as many; the slices
                     // above checked the lengths for R rows.
                     unsafe {
                         let q = q.as_ptr().add(block * BLOCK);
-                        let dots = self.dots::<R>(block, q);
+                        let dots = self.dots::<BLOCK, R>(block, q);
                         let sums = sums.as_ptr().add(block);
-                        self.scale::<OFFSETS, R>(block, &dots, sums, &mut acc);
+                        self.scale::<OFFSETS, R>(block, &dots, (sums, blocks), &mut acc);
                     }
                 }
                 for r in 0..R {
@@ -226,7 +234,7 @@ impl Job<'_> {
     /// `block` is one of the unpacked and `q` has it in R rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn dots<const R: usize>(
+    unsafe fn dots<const BLOCK: usize, const R: usize>(
         &self,
         block: usize,
         q: *const i16,
@@ -234,9 +242,9 @@ impl Job<'_> {
         let mut dots = [[_mm256_setzero_si256(); GEMM_PANELS]; R];
         // SAFETY: the caller's promise.
         unsafe {
-            let codes = self.unpacked.codes.as_ptr().add(block * BLOCK_CODES);
-            for s in 0..STEPS {
-                let at = codes.add(s * GEMM_PANELS * HALVES);
+            let codes = self.unpacked.codes.as_ptr().add(block * BLOCK / 2 * STEP_CODES);
+            for s in 0..BLOCK / 2 {
+                let at = codes.add(s * STEP_CODES);
                 let w0 = _mm256_loadu_si256(at.cast());
                 let w1 = _mm256_loadu_si256(at.add(HALVES).cast());
                 for (r, dots) in dots.iter_mut().enumerate() {
@@ -253,14 +261,14 @@ impl Job<'_> {
     /// `acc = fma(f32(dot), a, acc)`, then `acc = fma(f32(s), c, acc)`.
     ///
     /// # Safety
-    /// `block` is one of the unpacked; `sums` points to its sum in the first of R rows.
+    /// `block` is one of the unpacked; `sums` points to its sum in the first of R rows, `stride` apart.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn scale<const OFFSETS: bool, const R: usize>(
         &self,
         block: usize,
         dots: &[[__m256i; GEMM_PANELS]; R],
-        sums: *const f32,
+        (sums, stride): (*const f32, usize),
         acc: &mut [[__m256; GEMM_PANELS]; R],
     ) {
         // SAFETY: the caller's promise.
@@ -276,7 +284,7 @@ impl Job<'_> {
                 if OFFSETS {
                     let c = _mm256_loadu_ps(offsets.add(p * LANES));
                     for (r, acc) in acc.iter_mut().enumerate() {
-                        let s = _mm256_set1_ps(*sums.add(r * self.a16.blocks));
+                        let s = _mm256_set1_ps(*sums.add(r * stride));
                         acc[p] = _mm256_fmadd_ps(s, c, acc[p]);
                     }
                 }

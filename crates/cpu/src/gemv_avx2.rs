@@ -9,28 +9,31 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use arith::base::SLICE_VALUES;
 use arith::float::SPOILT;
-use arith::format::Format;
+use arith::format::{Format, Mlx, Scales};
 use arith::linear::{GROUPS, group_slices};
 
-use crate::pack::{BLOCK, LANES, Linear, SCALES_BYTES, SLICE_BLOCKS, codes_bytes, record_bytes};
+use crate::codes_avx2::{QUAD, heads, quad, scales};
+use crate::layout::{Layout, strip_values};
+use crate::pack::{LANES, Linear};
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx2::{flush, load_halves};
+use crate::vector_avx2::flush;
 
-/// Formats as constants of the kernels.
-pub(crate) const Q4_0: u8 = 0;
-pub(crate) const Q4_1: u8 = 1;
-pub(crate) const Q8_0: u8 = 2;
-
-/// The format behind a kernel's constant.
-pub(crate) const fn format_of(kernel: u8) -> Format {
-    match kernel {
-        Q4_0 => Format::Q4_0,
-        Q4_1 => Format::Q4_1,
-        _ => Format::Q8_0,
-    }
-}
+/// Formats whose kernels know their whole layout when compiled; those of others know their bits.
+const KNOWN: [Format; 8] = [
+    Format::Q4_0,
+    Format::Q4_1,
+    Format::Q8_0,
+    Format::Q4K,
+    Format::Q5K,
+    Format::Q6K,
+    Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 }),
+    Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::F16 }),
+];
+/// No index of [`KNOWN`].
+const OTHER: usize = KNOWN.len();
 
 /// Outputs of `panels` for `rows`.
 ///
@@ -46,13 +49,24 @@ pub(crate) unsafe fn gemv_a16_blocks_avx2(
     out: &Outputs<'_>,
 ) {
     let a16 = inputs.a16;
+    let known = KNOWN.iter().position(|&format| format == linear.format);
     // SAFETY: passed on.
     unsafe {
-        match linear.format {
-            Format::Q4_0 => gemv::<Q4_0>(linear, a16, panels, rows, out),
-            Format::Q4_1 => gemv::<Q4_1>(linear, a16, panels, rows, out),
-            Format::Q8_0 => gemv::<Q8_0>(linear, a16, panels, rows, out),
-            format => unreachable!("{format} has no blocks"),
+        match (known, linear.layout().bits) {
+            (Some(0), _) => gemv::<4, 0>(linear, a16, panels, rows, out),
+            (Some(1), _) => gemv::<4, 1>(linear, a16, panels, rows, out),
+            (Some(2), _) => gemv::<8, 2>(linear, a16, panels, rows, out),
+            (Some(3), _) => gemv::<4, 3>(linear, a16, panels, rows, out),
+            (Some(4), _) => gemv::<5, 4>(linear, a16, panels, rows, out),
+            (Some(5), _) => gemv::<6, 5>(linear, a16, panels, rows, out),
+            (Some(6), _) => gemv::<4, 6>(linear, a16, panels, rows, out),
+            (Some(7), _) => gemv::<4, 7>(linear, a16, panels, rows, out),
+            (_, 2) => gemv::<2, OTHER>(linear, a16, panels, rows, out),
+            (_, 3) => gemv::<3, OTHER>(linear, a16, panels, rows, out),
+            (_, 4) => gemv::<4, OTHER>(linear, a16, panels, rows, out),
+            (_, 5) => gemv::<5, OTHER>(linear, a16, panels, rows, out),
+            (_, 6) => gemv::<6, OTHER>(linear, a16, panels, rows, out),
+            _ => gemv::<8, OTHER>(linear, a16, panels, rows, out),
         }
     }
 }
@@ -60,27 +74,34 @@ pub(crate) unsafe fn gemv_a16_blocks_avx2(
 /// # Safety
 /// As [`gemv_a16_blocks_avx2`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn gemv<const F: u8>(
+unsafe fn gemv<const BITS: usize, const KIND: usize>(
     linear: &Linear,
     a16: &Activations,
     panels: Range<usize>,
     rows: Range<usize>,
     out: &Outputs<'_>,
 ) {
+    let layout = if KIND == OTHER { linear.layout() } else { const { layout_of(KIND) } };
+    assert_eq!(layout.bits, BITS);
     for panel in panels {
         let mut row = rows.start;
         while row < rows.end {
             // SAFETY: passed on.
             unsafe {
                 row += match rows.end - row {
-                    1 => panel_rows::<F, 1>(linear, panel, a16, row, out),
-                    2 => panel_rows::<F, 2>(linear, panel, a16, row, out),
-                    3 => panel_rows::<F, 3>(linear, panel, a16, row, out),
-                    _ => panel_rows::<F, 4>(linear, panel, a16, row, out),
+                    1 => panel_rows::<BITS, KIND, 1>(linear, panel, a16, row, out),
+                    2 => panel_rows::<BITS, KIND, 2>(linear, panel, a16, row, out),
+                    3 => panel_rows::<BITS, KIND, 3>(linear, panel, a16, row, out),
+                    _ => panel_rows::<BITS, KIND, 4>(linear, panel, a16, row, out),
                 };
             }
         }
     }
+}
+
+/// The layout of kind `kind`; any for [`OTHER`].
+const fn layout_of(kind: usize) -> Layout {
+    Layout::of(KNOWN[kind % KNOWN.len()])
 }
 
 /// `R` rows from `row` through one panel; gives R.
@@ -88,47 +109,43 @@ unsafe fn gemv<const F: u8>(
 /// # Safety
 /// As [`gemv_a16_blocks_avx2`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn panel_rows<const F: u8, const R: usize>(
+unsafe fn panel_rows<const BITS: usize, const KIND: usize, const R: usize>(
     linear: &Linear,
     panel: usize,
     a16: &Activations,
     row: usize,
     out: &Outputs<'_>,
 ) -> usize {
-    let (slices, blocks) = (a16.slices, a16.blocks);
-    let bytes = const { record_bytes(format_of(F)) };
-    let codes = const { codes_bytes(format_of(F)) };
+    let layout = if KIND == OTHER { linear.layout() } else { const { layout_of(KIND) } };
+    let (slices, units) = (a16.slices, linear.cols / layout.unit_values());
+    let slice_units = SLICE_VALUES / layout.unit_values();
     let base = linear.panel(panel).as_ptr();
     let q = &a16.q[row * a16.cols..(row + R) * a16.cols];
     let d = &a16.d[row * slices..(row + R) * slices];
-    let sums = &a16.sums[row * blocks..(row + R) * blocks];
-    let sums_f32 = &a16.sums_f32[row * blocks..(row + R) * blocks];
+    let sums = a16.sums(layout.block);
+    let rows = row * sums.blocks..(row + R) * sums.blocks;
+    let sums = Sums {
+        i32: sums.i32[rows.clone()].as_ptr(),
+        f32: sums.f32[rows].as_ptr(),
+        stride: sums.blocks,
+    };
     let zero = _mm256_setzero_ps();
     let mut groups = [[zero; R]; GROUPS];
     for (group, g) in groups.iter_mut().enumerate() {
         for slice in group_slices(group, slices) {
             let mut acc = [zero; R];
-            for block in slice * SLICE_BLOCKS..blocks.min((slice + 1) * SLICE_BLOCKS) {
-                // SAFETY: a panel has `blocks` records, a row as many blocks, sums and `slices`
-                // steps; the slices above checked the lengths for R rows.
+            for unit in slice * slice_units..units.min((slice + 1) * slice_units) {
+                // SAFETY: a panel has `units` records, a row as many units, their blocks' sums
+                // and `slices` steps; the slices above checked the lengths for R rows.
                 unsafe {
-                    let record = base.add(block * bytes);
-                    let q = q.as_ptr().add(block * BLOCK);
-                    let mut dots = dots::<F, R>(record, q, a16.cols);
-                    let a = load_halves(record.add(codes));
-                    for r in 0..R {
-                        if F == Q4_0 {
-                            let s = _mm256_set1_epi32(*sums.as_ptr().add(r * blocks + block));
-                            dots[r] = _mm256_sub_epi32(dots[r], _mm256_slli_epi32::<3>(s));
-                        }
-                        acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), a, acc[r]);
-                    }
-                    if F == Q4_1 {
-                        let c = load_halves(record.add(codes + SCALES_BYTES));
-                        for r in 0..R {
-                            let s = _mm256_set1_ps(*sums_f32.as_ptr().add(r * blocks + block));
-                            acc[r] = _mm256_fmadd_ps(s, c, acc[r]);
-                        }
+                    let record = base.add(unit * layout.record_bytes());
+                    let heads = heads(layout, record);
+                    for b in 0..layout.blocks {
+                        let block = unit * layout.blocks + b;
+                        let codes = record.add(b * layout.block_bytes());
+                        let q = q.as_ptr().add(block * layout.block);
+                        let dots = dots::<BITS, R>(codes, layout.block, q, a16.cols);
+                        scale(layout, codes, heads, &dots, sums.at(block), &mut acc);
                     }
                 }
             }
@@ -144,6 +161,61 @@ unsafe fn panel_rows<const F: u8, const R: usize>(
         store(std::array::from_fn(|k| groups[k][r]), a16.spoilt[row + r], out);
     }
     R
+}
+
+/// Sums of a block's integers in several rows, `stride` apart.
+#[derive(Clone, Copy)]
+struct Sums {
+    i32: *const i32,
+    f32: *const f32,
+    stride: usize,
+}
+
+impl Sums {
+    /// # Safety
+    /// The rows have `blocks` more blocks.
+    #[inline(always)]
+    unsafe fn at(self, blocks: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self { i32: self.i32.add(blocks), f32: self.f32.add(blocks), ..self } }
+    }
+}
+
+/// `acc = fma(f32(dot - zero s), a, acc)`, then `acc = fma(f32(s), c, acc)`.
+///
+/// # Safety
+/// `block` points to a block of `layout`, `sums` to its sums in R rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn scale<const R: usize>(
+    layout: Layout,
+    block: *const u8,
+    heads: [__m256; 2],
+    dots: &[__m256i; R],
+    sums: Sums,
+    acc: &mut [__m256; R],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let at = block.add(layout.codes_bytes());
+        let a = scales(layout.scales, at, heads[0]);
+        for r in 0..R {
+            let mut dot = dots[r];
+            if layout.zero != 0 {
+                let s = _mm256_set1_epi32(*sums.i32.add(r * sums.stride));
+                let zero = _mm256_set1_epi32(layout.zero.into());
+                dot = _mm256_sub_epi32(dot, _mm256_mullo_epi32(s, zero));
+            }
+            acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), a, acc[r]);
+        }
+        if layout.offsets {
+            let c = scales(layout.scales, at.add(layout.scales_bytes()), heads[1]);
+            for r in 0..R {
+                let s = _mm256_set1_ps(*sums.f32.add(r * sums.stride));
+                acc[r] = _mm256_fmadd_ps(s, c, acc[r]);
+            }
+        }
+    }
 }
 
 /// The tree over the groups, flushed, to as many outputs as `out` has.
@@ -164,27 +236,36 @@ pub(crate) fn store(g: [__m256; GROUPS], spoilt: bool, out: &mut [f32]) {
     out.copy_from_slice(&lanes[..len]);
 }
 
-/// The integer dots of one record with R rows, the rows `stride` apart.
+/// The integer dots of one block of `values` codes with R rows, the rows `stride` apart.
 ///
 /// # Safety
-/// `record` must hold a record and each row 32 integers from `q` on.
+/// `codes` must hold the block and each row its integers from `q` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dots<const F: u8, const R: usize>(
-    record: *const u8,
+unsafe fn dots<const BITS: usize, const R: usize>(
+    codes: *const u8,
+    values: usize,
     q: *const i16,
     stride: usize,
 ) -> [__m256i; R] {
-    // SAFETY: passed on.
-    unsafe {
-        if F == Q8_0 {
-            dots_i8::<R>(record, q, stride)
-        } else if R <= 2 {
-            dots_u4_unshifted::<R>(record, q, stride)
-        } else {
-            dots_u4::<R>(record, q, stride)
+    let width = const { strip_values(BITS) };
+    let mut dots = [_mm256_setzero_si256(); R];
+    for strip in 0..values / width {
+        // SAFETY: passed on, strip by strip.
+        let sums = unsafe {
+            let codes = codes.add(strip * width * BITS);
+            let q = q.add(strip * width);
+            if BITS == 4 && R <= 2 {
+                strip_u4_unshifted::<R>(codes, q, stride)
+            } else {
+                strip_codes::<BITS, R>(codes, q, stride)
+            }
+        };
+        for (dot, sum) in dots.iter_mut().zip(sums) {
+            *dot = _mm256_add_epi32(*dot, sum);
         }
     }
+    dots
 }
 
 /// Two integers of a row from `at` on, in every lane.
@@ -198,28 +279,24 @@ unsafe fn pair(q: *const i16, at: usize) -> __m256i {
     _mm256_set1_epi32(unsafe { q.add(at).cast::<i32>().read_unaligned() })
 }
 
-/// Nibbles moved to the bottom of their lanes by shifts that all rows share.
+/// Codes moved to the bottom of their lanes by shifts that all rows share.
 ///
 /// # Safety
-/// As [`dots`].
+/// As [`dots`], for a strip.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dots_u4<const R: usize>(record: *const u8, q: *const i16, stride: usize) -> [__m256i; R] {
-    let mask = _mm256_set1_epi16(15);
+unsafe fn strip_codes<const BITS: usize, const R: usize>(
+    codes: *const u8,
+    q: *const i16,
+    stride: usize,
+) -> [__m256i; R] {
     let mut dots = [_mm256_setzero_si256(); R];
-    for v in 0..4 {
-        // SAFETY: 32 bytes of the 128 of the codes; 8 values of the 32 of each row.
+    for v in 0..strip_values(BITS) / QUAD {
+        // SAFETY: 8 values of the strip and of each row.
         unsafe {
-            let packed = _mm256_loadu_si256(record.add(32 * v).cast());
-            let w = [
-                _mm256_and_si256(packed, mask),
-                _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask),
-                _mm256_and_si256(_mm256_srli_epi16::<8>(packed), mask),
-                _mm256_srli_epi16::<12>(packed),
-            ];
-            for (t, w) in w.into_iter().enumerate() {
+            for (t, w) in quad::<BITS>(codes, v).into_iter().enumerate() {
                 for (r, dot) in dots.iter_mut().enumerate() {
-                    let x = pair(q.add(r * stride), 8 * v + 2 * t);
+                    let x = pair(q.add(r * stride), QUAD * v + 2 * t);
                     *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(w, x));
                 }
             }
@@ -229,14 +306,14 @@ unsafe fn dots_u4<const R: usize>(record: *const u8, q: *const i16, stride: usiz
 }
 
 /// Nibbles left where they are: the second and third of a lane give 16 and 256 times their dots,
-/// each an exact i32 (at most 256 * 15 * 8 * 32639 = 1.003e9), shifted once a block.
+/// each an exact i32 (at most 256 * 15 * 8 * 32639 = 1.003e9), shifted once a strip.
 ///
 /// # Safety
-/// As [`dots`].
+/// As [`dots`], for a strip.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dots_u4_unshifted<const R: usize>(
-    record: *const u8,
+unsafe fn strip_u4_unshifted<const R: usize>(
+    codes: *const u8,
     q: *const i16,
     stride: usize,
 ) -> [__m256i; R] {
@@ -244,9 +321,9 @@ unsafe fn dots_u4_unshifted<const R: usize>(
     let zero = _mm256_setzero_si256();
     let (mut units, mut sixteens, mut twofiftysixes) = ([zero; R], [zero; R], [zero; R]);
     for v in 0..4 {
-        // SAFETY: 32 bytes of the 128 of the codes; 8 values of the 32 of each row.
+        // SAFETY: 32 bytes of the 128 of the strip; 8 values of the 32 of each row.
         unsafe {
-            let packed = _mm256_loadu_si256(record.add(32 * v).cast());
+            let packed = _mm256_loadu_si256(codes.add(32 * v).cast());
             let w0 = _mm256_and_si256(packed, mask[0]);
             let w1 = _mm256_and_si256(packed, mask[1]);
             let w2 = _mm256_and_si256(packed, mask[2]);
@@ -269,27 +346,6 @@ unsafe fn dots_u4_unshifted<const R: usize>(
         let high = _mm256_srai_epi32::<4>(twofiftysixes[r]);
         let high = _mm256_srai_epi32::<4>(_mm256_add_epi32(sixteens[r], high));
         dots[r] = _mm256_add_epi32(dots[r], high);
-    }
-    dots
-}
-
-/// Signed bytes, widened.
-///
-/// # Safety
-/// As [`dots`].
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dots_i8<const R: usize>(record: *const u8, q: *const i16, stride: usize) -> [__m256i; R] {
-    let mut dots = [_mm256_setzero_si256(); R];
-    for s in 0..BLOCK / 2 {
-        // SAFETY: 16 bytes of the 256 of the codes; 2 values of the 32 of each row.
-        unsafe {
-            let w = _mm256_cvtepi8_epi16(_mm_loadu_si128(record.add(16 * s).cast()));
-            for (r, dot) in dots.iter_mut().enumerate() {
-                let x = pair(q.add(r * stride), 2 * s);
-                *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(w, x));
-            }
-        }
     }
     dots
 }

@@ -8,6 +8,8 @@ mod attention;
 #[cfg(target_arch = "x86_64")]
 mod attention_avx2;
 mod attention_scalar;
+#[cfg(target_arch = "x86_64")]
+mod codes_avx2;
 mod elementwise;
 #[cfg(target_arch = "x86_64")]
 mod floats_avx2;
@@ -20,6 +22,7 @@ mod gemm_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gemv_avx2;
 mod kv;
+mod layout;
 mod memory;
 mod norm;
 mod pack;

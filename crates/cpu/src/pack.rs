@@ -1,33 +1,19 @@
 //! Packed weight matrices, made once at load.
 //!
 //! Outputs go in **panels** of eight, one a vector lane; the last panel is padded with zeros.
-//!
-//! Block formats: a panel is a run of records, one a block of 32 values along K:
-//! - 4-bit codes, 128 bytes: four vectors of 16-bit lanes. Lane `2 j + p` of vector `v` holds, in
-//!   nibble `t`, value `8 v + 2 t + p` of output `j`: a shift and a mask give the pairs that
-//!   `vpmaddwd` wants. Q4_0 keeps its unsigned nibble; 8 times the block's sum is taken off the
-//!   integer dot.
-//! - 8-bit codes, 256 bytes: byte `16 s + 2 j + p` is value `2 s + p` of output `j`.
-//! - then eight f16 scales and, where the format has them, eight f16 offsets.
-//!
-//! Float formats: `[k][8]` values of the stored width, flushed.
+//! Block formats: a panel is a run of records ([`Layout`]). Float formats: `[k][8]` values of the
+//! stored width, flushed.
 
-use arith::base::SLICE_VALUES;
 use arith::float::{bf16_to_f32, f16_to_f32, flush};
 use arith::format::{Format, Matrix, read_block, read_float};
 use backend::BackendError;
 
+use crate::layout::{BLOCK_MAX, Layout};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 
 /// Outputs of a panel.
 pub(crate) const LANES: usize = 8;
-/// Values of a block along K, of every block format here.
-pub(crate) const BLOCK: usize = 32;
-/// Blocks of a slice.
-pub(crate) const SLICE_BLOCKS: usize = SLICE_VALUES / BLOCK;
-/// Bytes of eight f16 scales.
-pub(crate) const SCALES_BYTES: usize = 2 * LANES;
 
 /// A weight matrix in packed form.
 pub struct Linear {
@@ -37,20 +23,6 @@ pub struct Linear {
     pub(crate) panels: usize,
     pub(crate) panel_bytes: usize,
     buffer: Buffer,
-}
-
-/// Bytes of the codes of one record.
-pub(crate) const fn codes_bytes(format: Format) -> usize {
-    match format {
-        Format::Q4_0 | Format::Q4_1 => BLOCK * LANES / 2,
-        _ => BLOCK * LANES,
-    }
-}
-
-/// Bytes of one record of a block format.
-pub(crate) const fn record_bytes(format: Format) -> usize {
-    let offsets = matches!(format, Format::Q4_1) as usize;
-    codes_bytes(format) + SCALES_BYTES * (1 + offsets)
 }
 
 impl Linear {
@@ -81,7 +53,7 @@ impl Linear {
         let panel_bytes = if format.is_float() {
             cols * LANES * format.unit_bytes()
         } else {
-            cols / BLOCK * record_bytes(format)
+            cols / format.unit_values() * Layout::of(format).record_bytes()
         };
         let what = format!("packed {format} weights [{}, {cols}]", matrix.rows);
         let run = |parts: usize, f: &(dyn Fn(usize) + Sync)| pool.run(parts, &|i| f(i));
@@ -122,40 +94,30 @@ impl Linear {
             }
             return;
         }
-        let records = panel.chunks_exact(record_bytes(self.format));
-        for (record, out) in records.zip(out.chunks_exact_mut(BLOCK)) {
-            let (a, c) = affine(self.format, record, lane);
-            let zero_point = if self.format == Format::Q4_0 { 8 } else { 0 };
-            for (k, out) in out.iter_mut().enumerate() {
-                let w = code(self.format, record, k, lane) - zero_point;
-                *out = flush(f32::from(w).mul_add(a, c));
+        let layout = self.layout();
+        let places = layout.places();
+        let records = panel.chunks_exact(layout.record_bytes());
+        for (record, out) in records.zip(out.chunks_exact_mut(layout.unit_values())) {
+            for (block, out) in out.chunks_exact_mut(layout.block).enumerate() {
+                let (a, c) = layout.affine(record, block, lane);
+                let codes = &record[block * layout.block_bytes()..][..layout.codes_bytes()];
+                for (k, out) in out.iter_mut().enumerate() {
+                    let w = places.get(codes, k, lane) - layout.zero;
+                    *out = flush(f32::from(w).mul_add(a, c));
+                }
             }
         }
+    }
+
+    /// How the records of a block format lie.
+    #[inline]
+    pub(crate) fn layout(&self) -> Layout {
+        Layout::of(self.format)
     }
 }
 
 fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// The stored code of value `k`, output `lane` (Q4_0: the unsigned nibble).
-pub(crate) fn code(format: Format, record: &[u8], k: usize, lane: usize) -> i16 {
-    let pair = 2 * lane + k % 2;
-    if format == Format::Q8_0 {
-        i16::from(record[16 * (k / 2) + pair] as i8)
-    } else {
-        let nibble = k % 8 / 2;
-        let lanes = half(record, 32 * (k / 8) + 2 * pair);
-        (lanes >> (4 * nibble) & 15) as i16
-    }
-}
-
-/// Scale and offset (+0 where the format has none) of output `lane`.
-pub(crate) fn affine(format: Format, record: &[u8], lane: usize) -> (f32, f32) {
-    let at = codes_bytes(format) + 2 * lane;
-    let a = f16_to_f32(half(record, at));
-    let c = if format.has_offset() { f16_to_f32(half(record, at + SCALES_BYTES)) } else { 0.0 };
-    (a, c)
 }
 
 /// Value `k` of output `lane` of a panel of floats.
@@ -171,46 +133,35 @@ pub(crate) fn float_at(format: Format, panel: &[u8], k: usize, lane: usize) -> f
     }
 }
 
-/// The f16 bits of a value that an f16 holds exactly.
-fn exact_half(x: f32) -> u16 {
-    let bits = x.to_bits();
-    let sign = (bits >> 16 & 0x8000) as u16;
-    let mantissa = (bits >> 13 & 0x3ff) as u16;
-    match bits >> 23 & 255 {
-        0 => 0,
-        255 => sign | 0x7c00 | mantissa,
-        // Subnormal there: 2^-24 a step.
-        e @ 103..=112 => sign | ((bits & 0x7f_ffff | 0x80_0000) >> (126 - e)) as u16,
-        e => sign | ((e - 112) as u16) << 10 | mantissa,
+/// The f16 scale and negated minimum of a stored unit, in formats whose blocks have factors.
+fn heads(format: Format, unit: &[u8]) -> [u16; 2] {
+    match format {
+        Format::Q4K | Format::Q5K => [half(unit, 0), half(unit, 2) ^ 0x8000],
+        Format::Q6K => [half(unit, 208), 0],
+        _ => [0, 0],
     }
 }
 
 fn pack_blocks(matrix: &Matrix<'_>, panel: usize, out: &mut [u8]) {
-    let format = matrix.format;
-    let stored = format.unit_bytes();
-    let codes = codes_bytes(format);
+    let (format, layout) = (matrix.format, Layout::of(matrix.format));
+    let places = layout.places();
     let rows = panel * LANES..matrix.rows.min((panel + 1) * LANES);
-    let mut w = [0_i16; BLOCK];
+    let mut w = [0_i16; BLOCK_MAX];
     for (lane, row) in rows.enumerate() {
-        let blocks = matrix.row(row).chunks_exact(stored);
-        for (block, record) in blocks.zip(out.chunks_exact_mut(record_bytes(format))) {
-            let affine = read_block(format, block, 0, &mut w);
-            for (k, &w) in w.iter().enumerate() {
-                let pair = 2 * lane + k % 2;
-                if format == Format::Q8_0 {
-                    record[16 * (k / 2) + pair] = w as i8 as u8;
-                } else {
-                    let nibble = if format == Format::Q4_0 { w + 8 } else { w } as u8;
-                    let byte = 32 * (k / 8) + 2 * pair + k % 8 / 4;
-                    record[byte] |= nibble << (4 * (k / 2 % 2));
+        let units = matrix.row(row).chunks_exact(format.unit_bytes());
+        for (unit, record) in units.zip(out.chunks_exact_mut(layout.record_bytes())) {
+            let heads = heads(format, unit);
+            for block in 0..layout.blocks {
+                let w = &mut w[..layout.block];
+                let affine = read_block(format, unit, block, w);
+                let codes = &mut record[block * layout.block_bytes()..][..layout.codes_bytes()];
+                for (k, &w) in w.iter().enumerate() {
+                    places.put(codes, k, lane, (w + layout.zero) as u8);
                 }
-            }
-            let mut put = |at: usize, x: f32| {
-                record[at + 2 * lane..][..2].copy_from_slice(&exact_half(x).to_le_bytes());
-            };
-            put(codes, affine.a);
-            if let Some(c) = affine.c {
-                put(codes + SCALES_BYTES, c);
+                layout.put_scale(record, (block, 0, lane), affine.a, heads[0]);
+                if let Some(c) = affine.c {
+                    layout.put_scale(record, (block, 1, lane), c, heads[1]);
+                }
             }
         }
     }
@@ -238,41 +189,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scale_that_an_f16_holds_keeps_its_bits() {
-        for half in 0..=u16::MAX {
-            let wide = f16_to_f32(half);
-            let subnormal = half & 0x7c00 == 0;
-            assert_eq!(exact_half(wide), if subnormal { 0 } else { half }, "{half:#06x}");
-        }
-    }
-
-    #[test]
     fn a_packed_matrix_holds_the_codes_of_its_blocks() {
         let pool = Pool::new(2).unwrap();
-        for format in [Format::Q4_0, Format::Q4_1, Format::Q8_0] {
-            let (rows, cols) = (11, 96);
-            let n = rows * cols / BLOCK * format.unit_bytes();
+        for format in Format::plain_all().chain(Format::mlx_all()).filter(|f| !f.is_float()) {
+            let layout = Layout::of(format);
+            let places = layout.places();
+            let (rows, cols) = (11, 2 * format.unit_values());
+            let n = rows * 2 * format.unit_bytes();
             let bytes: Vec<u8> = (0..n).map(|i| (i * i / 7) as u8 & 0x3f).collect();
             let matrix = Matrix { format, rows, cols, bytes: &bytes };
             let packed = Linear::pack(&pool, "cpu", &matrix).unwrap();
-            let zero_point = if format == Format::Q4_0 { 8 } else { 0 };
-            let mut w = [0; BLOCK];
-            for row in 0..16 {
-                let records = packed.panel(row / LANES).chunks_exact(record_bytes(format));
-                for (b, record) in records.enumerate() {
-                    let lane = row % LANES;
-                    let codes = (0..BLOCK).map(|k| code(format, record, k, lane));
-                    if row >= rows {
-                        assert_eq!(affine(format, record, lane), (0.0, 0.0));
-                        assert!(codes.into_iter().all(|code| code == 0));
-                        continue;
-                    }
-                    let stored = &matrix.row(row)[b * format.unit_bytes()..];
-                    let block = read_block(format, stored, 0, &mut w);
-                    assert!(codes.eq(w.iter().map(|w| w + zero_point)));
-                    let (a, c) = affine(format, record, lane);
-                    assert_eq!((a, c), (block.a, block.c.unwrap_or(0.0)));
+            let mut w = vec![0; layout.block];
+            for (row, b) in (0..16).flat_map(|row| (0..2 * layout.blocks).map(move |b| (row, b))) {
+                let record =
+                    &packed.panel(row / LANES)[b / layout.blocks * layout.record_bytes()..];
+                let (b_unit, lane) = (b % layout.blocks, row % LANES);
+                let codes = &record[b_unit * layout.block_bytes()..][..layout.codes_bytes()];
+                let codes = (0..layout.block).map(|k| places.get(codes, k, lane));
+                let affine = layout.affine(record, b_unit, lane);
+                if row >= rows {
+                    assert_eq!(affine, (0.0, 0.0));
+                    assert!(codes.into_iter().all(|code| code == 0));
+                    continue;
                 }
+                let block = matrix.read_block(matrix.row(row), b, &mut w);
+                assert!(codes.eq(w.iter().map(|w| w + layout.zero)), "{format}");
+                assert_eq!(affine, (block.a, block.c.unwrap_or(0.0)), "{format}");
             }
         }
     }

@@ -99,8 +99,8 @@ pub(crate) fn project(
         return;
     }
     ACTIVATIONS.with_borrow_mut(|a16| {
-        let integers = weights.iter().any(|w| !w.format.is_float());
-        a16.fill(pool, level, x, rows, integers);
+        let blocks = weights.iter().filter(|w| !w.format.is_float());
+        a16.fill(pool, level, x, rows, blocks.map(|w| w.format.block_values()));
         let inputs = Inputs { x, a16 };
         for (weights, outs) in weights.chunks(MATRICES).zip(outs.chunks_mut(MATRICES)) {
             multiply(pool, level, &inputs, rows, weights, outs);

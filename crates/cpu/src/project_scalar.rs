@@ -4,14 +4,13 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use arith::float::{SPOILT, flush};
-use arith::format::Format;
 use arith::linear::{GROUPS, group_slices, tree};
 
-use crate::pack::{BLOCK, LANES, Linear, affine, code, float_at, record_bytes};
+use crate::pack::{LANES, Linear, float_at};
 use crate::project::{Inputs, Outputs, slice_values};
 
 thread_local! {
-    /// One panel's integers, `[blocks][LANES][BLOCK]`.
+    /// One panel's integers, `[blocks][LANES][values]`.
     static CODES: RefCell<Vec<i16>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -60,12 +59,15 @@ pub(crate) unsafe fn project_a16_blocks_scalar(
 
 /// The integers w of a panel.
 fn unpack(linear: &Linear, panel: usize, codes: &mut Vec<i16>) {
-    let format = linear.format;
-    let zero_point = if format == Format::Q4_0 { 8 } else { 0 };
+    let layout = linear.layout();
+    let places = layout.places();
     codes.clear();
-    for record in linear.panel(panel).chunks_exact(record_bytes(format)) {
-        for lane in 0..LANES {
-            codes.extend((0..BLOCK).map(|k| code(format, record, k, lane) - zero_point));
+    for record in linear.panel(panel).chunks_exact(layout.record_bytes()) {
+        for block in record[..layout.head_at()].chunks_exact(layout.block_bytes()) {
+            for lane in 0..LANES {
+                let code = |k| places.get(block, k, lane) - layout.zero;
+                codes.extend((0..layout.block).map(code));
+            }
         }
     }
 }
@@ -77,24 +79,26 @@ fn row_blocks(
     inputs: &Inputs<'_>,
     row: usize,
 ) -> [f32; LANES] {
-    let (a16, format, cols) = (inputs.a16, linear.format, linear.cols);
+    let (a16, layout, cols) = (inputs.a16, linear.layout(), linear.cols);
+    let width = layout.block;
     let q = &a16.q[row * cols..(row + 1) * cols];
     let d = &a16.d[row * a16.slices..(row + 1) * a16.slices];
-    let sums = &a16.sums_f32[row * a16.blocks..(row + 1) * a16.blocks];
-    let bytes = record_bytes(format);
+    let sums = a16.sums(width);
+    let sums = &sums.f32[row * sums.blocks..(row + 1) * sums.blocks];
+    let bytes = layout.record_bytes();
     let panel = linear.panel(panel);
     grouped(cols, |slice, values, g| {
         let mut acc = [0.0; LANES];
-        for block in values.start / BLOCK..values.end / BLOCK {
-            let record = &panel[block * bytes..(block + 1) * bytes];
-            let q = &q[block * BLOCK..(block + 1) * BLOCK];
-            let w = &codes[block * BLOCK * LANES..(block + 1) * BLOCK * LANES];
-            for (lane, (acc, w)) in acc.iter_mut().zip(w.chunks_exact(BLOCK)).enumerate() {
+        for block in values.start / width..values.end / width {
+            let record = &panel[block / layout.blocks * bytes..][..bytes];
+            let q = &q[block * width..(block + 1) * width];
+            let w = &codes[block * width * LANES..(block + 1) * width * LANES];
+            for (lane, (acc, w)) in acc.iter_mut().zip(w.chunks_exact(width)).enumerate() {
                 let products = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q));
                 let dot: i32 = products.sum();
-                let (a, c) = affine(format, record, lane);
+                let (a, c) = layout.affine(record, block % layout.blocks, lane);
                 *acc = (dot as f32).mul_add(a, *acc);
-                if format.has_offset() {
+                if layout.offsets {
                     *acc = sums[block].mul_add(c, *acc);
                 }
             }

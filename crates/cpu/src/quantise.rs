@@ -3,7 +3,7 @@
 use arith::base::SLICE_VALUES;
 
 use crate::Level;
-use crate::pack::BLOCK;
+use crate::layout::{BLOCK_MAX, BLOCK_MIN};
 use crate::pool::Pool;
 use crate::rows::{Cells, Rows, for_rows};
 
@@ -12,20 +12,35 @@ const SPOILT_BITS: u32 = 0x5d80_0000;
 /// A slice whose amax is below this (2^-30) quantises to zeros.
 const ZERO_BITS: u32 = 0x3080_0000;
 
+/// Lengths that a block can have, each twice the one before.
+const LENGTHS: usize = (BLOCK_MAX / BLOCK_MIN).ilog2() as usize + 1;
+
+/// The index of a block length.
+fn length(block: usize) -> usize {
+    (block / BLOCK_MIN).ilog2() as usize
+}
+
+/// `[rows, blocks]` sums of the integers of each block of some length.
+#[derive(Default)]
+pub(crate) struct Sums {
+    /// Blocks of a row.
+    pub(crate) blocks: usize,
+    pub(crate) i32: Vec<i32>,
+    /// The same, exact in f32.
+    pub(crate) f32: Vec<f32>,
+}
+
 /// The rows of one `project`, quantised. Grown at first use, then kept.
 #[derive(Default)]
 pub(crate) struct Activations {
     pub(crate) cols: usize,
     pub(crate) slices: usize,
-    pub(crate) blocks: usize,
     /// `[rows, cols]` integers.
     pub(crate) q: Vec<i16>,
     /// `[rows, slices]` steps.
     pub(crate) d: Vec<f32>,
-    /// `[rows, blocks]` sums of the integers of a block.
-    pub(crate) sums: Vec<i32>,
-    /// The same, exact in f32.
-    pub(crate) sums_f32: Vec<f32>,
+    /// By the length of blocks: [`Activations::sums`].
+    sums: [Sums; LENGTHS],
     /// Rows whose outputs are all the one NaN.
     pub(crate) spoilt: Vec<bool>,
 }
@@ -37,49 +52,68 @@ fn grow<T: Clone + Default>(v: &mut Vec<T>, len: usize) {
 }
 
 impl Activations {
-    /// Tests the first `rows` rows of `x` and, if `integers`, quantises them.
+    /// Tests the first `rows` rows of `x` and quantises them, with the sums of blocks of all
+    /// `lengths`, unless there are none.
     pub(crate) fn fill(
         &mut self,
         pool: &Pool,
         level: Level,
         x: &Rows,
         rows: usize,
-        integers: bool,
+        lengths: impl Iterator<Item = usize>,
     ) {
         let cols = x.width;
-        let (slices, blocks) = (cols.div_ceil(SLICE_VALUES), cols.div_ceil(BLOCK));
-        (self.cols, self.slices, self.blocks) = (cols, slices, blocks);
+        let slices = cols.div_ceil(SLICE_VALUES);
+        (self.cols, self.slices) = (cols, slices);
         grow(&mut self.spoilt, rows);
+        self.sums.iter_mut().for_each(|sums| sums.blocks = 0);
+        let mut integers = false;
+        for block in lengths {
+            let sums = &mut self.sums[length(block)];
+            sums.blocks = cols / block;
+            grow(&mut sums.i32, rows * sums.blocks);
+            grow(&mut sums.f32, rows * sums.blocks);
+            integers = true;
+        }
         if integers {
             grow(&mut self.q, rows * cols);
             grow(&mut self.d, rows * slices);
-            grow(&mut self.sums, rows * blocks);
-            grow(&mut self.sums_f32, rows * blocks);
         }
         let spoilt = Cells::new(&mut self.spoilt);
         let q = Cells::new(&mut self.q);
         let d = Cells::new(&mut self.d);
-        let sums = Cells::new(&mut self.sums);
-        let sums_f32 = Cells::new(&mut self.sums_f32);
+        let sums = self
+            .sums
+            .each_mut()
+            .map(|sums| (sums.blocks, Cells::new(&mut sums.i32), Cells::new(&mut sums.f32)));
         let row = |r: usize| {
             let x = x.row(r);
             // SAFETY: each row's ranges are disjoint and one job has each row.
             let spoilt = unsafe { &mut spoilt.slice(r, 1)[0] };
             *spoilt = is_spoilt(x);
-            if integers {
-                // SAFETY: as above.
-                let parts = unsafe {
-                    Parts {
-                        q: q.slice(r * cols, cols),
-                        d: d.slice(r * slices, slices),
-                        sums: sums.slice(r * blocks, blocks),
-                        sums_f32: sums_f32.slice(r * blocks, blocks),
-                    }
-                };
-                quantise_row(level, x, *spoilt, parts);
+            if !integers {
+                return;
             }
+            // SAFETY: as above.
+            let parts = unsafe {
+                Parts {
+                    q: q.slice(r * cols, cols),
+                    d: d.slice(r * slices, slices),
+                    sums: sums.each_ref().map(|&(blocks, ref i32, ref f32)| {
+                        (i32.slice(r * blocks, blocks), f32.slice(r * blocks, blocks))
+                    }),
+                }
+            };
+            quantise_row(level, x, *spoilt, parts);
         };
         for_rows(pool, rows, cols, row);
+    }
+
+    /// The sums of blocks of `block` values, one of the lengths that [`Activations::fill`] got.
+    pub(crate) fn sums(&self, block: usize) -> &Sums {
+        let sums = &self.sums[length(block)];
+        assert_eq!(sums.blocks * block, self.cols, "sums of blocks of {block}");
+        sums
     }
 }
 
@@ -87,8 +121,8 @@ impl Activations {
 struct Parts<'a> {
     q: &'a mut [i16],
     d: &'a mut [f32],
-    sums: &'a mut [i32],
-    sums_f32: &'a mut [f32],
+    /// By length, empty where nobody asked.
+    sums: [(&'a mut [i32], &'a mut [f32]); LENGTHS],
 }
 
 /// The largest magnitude, as the bits of an f32: magnitudes order as their bits do.
@@ -141,10 +175,19 @@ fn quantise(x: &[f32], spoilt: bool, parts: Parts<'_>) {
             *q = round_even(x * inv).clamp(-32639, 32639) as i16;
         }
     }
-    let sums = parts.sums.iter_mut().zip(parts.sums_f32);
-    for (q, (sum, sum_f32)) in parts.q.chunks(BLOCK).zip(sums) {
-        *sum = q.iter().map(|&q| i32::from(q)).sum();
-        *sum_f32 = *sum as f32;
+    let [a, b, c, d] = parts.sums;
+    sum::<BLOCK_MIN>(parts.q, a);
+    sum::<{ 2 * BLOCK_MIN }>(parts.q, b);
+    sum::<{ 4 * BLOCK_MIN }>(parts.q, c);
+    sum::<BLOCK_MAX>(parts.q, d);
+}
+
+/// Sums of blocks of N values, as many as there is room for.
+#[inline(always)]
+fn sum<const N: usize>(q: &[i16], (i32, f32): (&mut [i32], &mut [f32])) {
+    for (q, (i32, f32)) in q.as_chunks::<N>().0.iter().zip(i32.iter_mut().zip(f32)) {
+        *i32 = q.iter().map(|&q| i32::from(q)).sum();
+        *f32 = *i32 as f32;
     }
 }
 

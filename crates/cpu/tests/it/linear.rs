@@ -1,14 +1,39 @@
 //! Linear layers of every format, shape, row count and thread count.
 
-use arith::format::{Format, Matrix};
+use arith::format::{Format, Matrix, Mlx, Scales};
 use arith::linear::linear;
 use backend::Backend;
 use proptest::prelude::*;
 
 use crate::{Random, assert_same, backends, download, upload};
 
-const BLOCKS: [Format; 3] = [Format::Q4_0, Format::Q4_1, Format::Q8_0];
+/// What GGUF files store in blocks.
+const GGUF: [Format; 8] = [
+    Format::Q4_0,
+    Format::Q4_1,
+    Format::Q5_0,
+    Format::Q5_1,
+    Format::Q8_0,
+    Format::Q4K,
+    Format::Q5K,
+    Format::Q6K,
+];
 const FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
+
+fn mlx(bits: u8, group: u8, scales: Scales) -> Format {
+    Format::Mlx(Mlx { bits, group, scales })
+}
+
+/// GGUF's formats, then every width of MLX with every group and kind of scales once at least.
+fn blocks() -> Vec<Format> {
+    let mut all = GGUF.to_vec();
+    for (i, bits) in Mlx::BITS.into_iter().enumerate() {
+        all.extend((0..3).map(|j| mlx(bits, Mlx::GROUPS[j], Scales::ALL[(i + j) % 3])));
+    }
+    all.push(mlx(4, 64, Scales::F16));
+    all.push(mlx(4, 64, Scales::Bf16));
+    all
+}
 
 /// Rows of every kind: usual, tiny, huge, all zero, one large value among tiny ones, spoilt.
 fn inputs(random: &mut Random, rows: usize, cols: usize) -> Vec<f32> {
@@ -84,17 +109,31 @@ fn check(shapes: &[(Format, usize)], cols: usize, row_counts: &[usize], seed: u6
 
 #[test]
 fn block_formats_equal_the_reference_for_every_row_count() {
-    for format in BLOCKS {
-        check(&[(format, 21)], 576, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 17, 33, 130], 1);
+    for format in blocks() {
+        let cols = if format.unit_values() == 256 { 512 } else { 384 };
+        check(&[(format, 21)], cols, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33], 1);
+    }
+    for format in [Format::Q4_1, Format::Q6K, mlx(4, 128, Scales::F32)] {
+        check(&[(format, 9)], 256, &[10, 11, 12, 130], 1);
     }
 }
 
 #[test]
 fn block_formats_equal_the_reference_for_every_width() {
-    for format in BLOCKS {
-        for (i, cols) in [32, 64, 224, 256, 288, 1536, 2080, 2304, 4128].into_iter().enumerate() {
-            check(&[(format, [1, 7, 8, 9, 16, 17, 33, 40, 24][i])], cols, &[1, 3, 4, 14], 2);
+    for format in blocks() {
+        let widths = [32, 64, 128, 224, 256, 288, 1536, 2080, 2304, 4224];
+        for (i, cols) in widths.into_iter().enumerate() {
+            if cols % format.unit_values() == 0 {
+                check(&[(format, [1, 7, 8, 9, 16, 17, 33, 40, 24, 15][i])], cols, &[1, 3, 14], 2);
+            }
         }
+    }
+}
+
+#[test]
+fn every_affine_format_equals_the_reference() {
+    for format in Format::mlx_all() {
+        check(&[(format, 19)], 640, &[1, 2, 9], 9);
     }
 }
 
@@ -110,31 +149,48 @@ fn float_formats_equal_the_reference_for_every_row_count_and_width() {
 
 #[test]
 fn matrices_of_several_formats_share_one_call() {
-    let all = BLOCKS.iter().chain(&FLOATS);
-    let shapes: Vec<_> = all.enumerate().map(|(i, &f)| (f, 60 + 9 * i)).collect();
-    check(&shapes, 320, &[1, 8, 20], 5);
-    let ten: Vec<_> = (0..10).map(|i| (BLOCKS[i % 3], 8 + i)).collect();
+    let all = blocks().into_iter().chain(FLOATS);
+    let shapes: Vec<_> = all.enumerate().map(|(i, f)| (f, 20 + 9 * (i % 8))).collect();
+    check(&shapes, 768, &[1, 8, 20], 5);
+    let ten: Vec<_> = (0..10).map(|i| (GGUF[i % 5], 8 + i)).collect();
     check(&ten, 96, &[2, 40], 6);
 }
 
 #[test]
 fn work_that_is_spread_over_the_pool_equals_the_reference() {
     check(&[(Format::Q4_1, 576), (Format::Q8_0, 190)], 576, &[1, 4, 40], 7);
+    check(&[(Format::Q4K, 576), (Format::Q6K, 190)], 768, &[1, 4, 40], 7);
+}
+
+/// A matrix of `rows` units, all codes and factors `fill`, scales 1 and offsets or minima -1.
+fn filled(format: Format, rows: usize, units: usize, fill: u8) -> Vec<u8> {
+    let mut bytes = vec![fill; rows * units * format.unit_bytes()];
+    let floats: Vec<Vec<u8>> = [1.0_f32, -1.0]
+        .into_iter()
+        .map(|x| match format {
+            Format::Mlx(Mlx { scales: Scales::F32, .. }) => x.to_le_bytes().to_vec(),
+            Format::Mlx(Mlx { scales: Scales::Bf16, .. }) => x.to_le_bytes()[2..].to_vec(),
+            _ => arith::float::f32_to_f16(x).to_le_bytes().to_vec(),
+        })
+        .collect();
+    for unit in bytes.chunks_exact_mut(format.unit_bytes()) {
+        let at = if format == Format::Q6K { 208 } else { 0 };
+        let width = floats[0].len();
+        unit[at..at + width].copy_from_slice(&floats[0]);
+        if format.has_offset() {
+            unit[width..2 * width].copy_from_slice(&floats[1]);
+        }
+    }
+    bytes
 }
 
 #[test]
 fn the_largest_integers_do_not_overflow() {
     // All codes at their extremes, all activations at +-amax: the largest dots there are.
-    for format in BLOCKS {
+    for format in blocks() {
         for fill in [0x00, 0xff, 0x7f, 0x80] {
             let cols = 512;
-            let mut bytes = vec![fill; 9 * cols / 32 * format.unit_bytes()];
-            for block in bytes.chunks_exact_mut(format.unit_bytes()) {
-                block[..2].copy_from_slice(&0x3c00_u16.to_le_bytes());
-                if format.has_offset() {
-                    block[2..4].copy_from_slice(&0xbc00_u16.to_le_bytes());
-                }
-            }
+            let bytes = filled(format, 9, cols / format.unit_values(), fill);
             let matrix = Matrix { format, rows: 9, cols, bytes: &bytes };
             let rows = 12;
             let sign = |i: usize| {
@@ -149,7 +205,7 @@ fn the_largest_integers_do_not_overflow() {
                     let mut out = cpu.rows(rows, 9).unwrap();
                     cpu.project(&x, rows, &[&packed], &mut [&mut out]);
                     let out = download(&cpu, &out, rows * 9);
-                    assert_same(&out, &expected[0][..rows * 9], &name);
+                    assert_same(&out, &expected[0][..rows * 9], &format!("{name}, {format}"));
                 }
             }
         }
@@ -159,8 +215,8 @@ fn the_largest_integers_do_not_overflow() {
 #[test]
 fn a_row_looked_up_equals_the_reference() {
     let mut random = Random(8);
-    for format in BLOCKS.into_iter().chain(FLOATS) {
-        let (rows, cols) = (29, 96);
+    for format in blocks().into_iter().chain(FLOATS) {
+        let (rows, cols) = (29, 768);
         let bytes = random.stored(format, rows, cols);
         let matrix = Matrix { format, rows, cols, bytes: &bytes };
         let ids = [0_u32, 28, 7, 8, 8, 15, 16];
@@ -183,15 +239,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
     fn any_shape_equals_the_reference(
-        format in 0..6_usize,
+        format in any::<prop::sample::Index>(),
         outputs in 1..70_usize,
         blocks in 1..40_usize,
         odd in 0..32_usize,
         rows in 1..40_usize,
         seed in any::<u64>(),
     ) {
-        let format = [BLOCKS, FLOATS].concat()[format];
-        let cols = 32 * blocks - if format.is_float() { odd } else { 0 };
+        let all: Vec<_> = self::blocks().into_iter().chain(FLOATS).collect();
+        let format = *format.get(&all);
+        let cols = (32 * blocks).next_multiple_of(format.unit_values());
+        let cols = cols - if format.is_float() { odd } else { 0 };
         check(&[(format, outputs)], cols, &[rows], seed);
     }
 }

@@ -48,38 +48,42 @@ impl Random {
         (0..n).map(|_| self.value() * scale).collect()
     }
 
-    /// Stored bytes of a matrix; a few scales and values are such that they load as 0.
+    /// Stored bytes of a matrix; a few scales and values load as 0 or are subnormal in f16.
     fn stored(&mut self, format: Format, rows: usize, cols: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let scale = |random: &mut Self| match random.below(17) {
-            0 => 0x0001_u16, // subnormal
-            1 => 0x8000,     // -0
-            _ => arith::float::f32_to_f16(random.value() * 0.1),
-        };
         for _ in 0..rows * cols / format.unit_values() {
-            match format {
-                Format::F32 => {
-                    let x = if self.below(29) == 0 { 1e-12 } else { self.value() };
-                    bytes.extend(x.to_le_bytes());
-                }
-                Format::F16 => bytes.extend(scale(self).to_le_bytes()),
-                Format::Bf16 => {
-                    let x = if self.below(29) == 0 { 1e-12 } else { self.value() };
-                    bytes.extend(((x.to_bits() >> 16) as u16).to_le_bytes());
-                }
-                _ => {
-                    let at = bytes.len();
-                    bytes.extend(scale(self).to_le_bytes());
-                    if format.has_offset() {
-                        bytes.extend(scale(self).to_le_bytes());
-                    }
-                    while bytes.len() < at + format.unit_bytes() {
-                        bytes.push(self.bits() as u8);
-                    }
-                }
+            let end = bytes.len() + format.unit_bytes();
+            let (scales, stored) = match format {
+                Format::F32 | Format::F16 | Format::Bf16 => (1, format),
+                Format::Mlx(mlx) => (2, mlx.scales.format()),
+                Format::Q6K => (0, Format::F16),
+                _ => (1 + usize::from(format.has_offset()), Format::F16),
+            };
+            (0..scales).for_each(|_| self.float(stored, &mut bytes));
+            if format == Format::Q6K {
+                bytes.extend((bytes.len()..end - 2).map(|_| self.bits() as u8));
+                self.float(stored, &mut bytes);
             }
+            bytes.extend((bytes.len()..end).map(|_| self.bits() as u8));
         }
         bytes
+    }
+
+    /// A stored scale or weight.
+    fn float(&mut self, format: Format, bytes: &mut Vec<u8>) {
+        let x = if self.below(29) == 0 { 1e-12 } else { self.value() * 0.1 };
+        match format {
+            Format::F32 => bytes.extend(x.to_le_bytes()),
+            Format::Bf16 => bytes.extend(((x.to_bits() >> 16) as u16).to_le_bytes()),
+            _ => {
+                let half = match self.below(17) {
+                    0 => self.bits() as u16 & 0x83ff, // subnormal
+                    1 => 0x8000,                      // -0
+                    _ => arith::float::f32_to_f16(x),
+                };
+                bytes.extend(half.to_le_bytes());
+            }
+        }
     }
 }
 
