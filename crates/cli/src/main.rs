@@ -12,6 +12,7 @@ mod doctor;
 mod embedded;
 #[cfg(feature = "hf")]
 mod hub;
+mod inspect;
 mod local;
 mod manifest;
 mod model;
@@ -70,6 +71,7 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
             println!("{}", source::resolve(&model)?.display());
             Ok(())
         }
+        Command::Inspect { model, json } => inspect::run(&model, json),
         Command::Manifest { model } => manifest::run(&model),
         Command::Cut { model, range, folder } => manifest::cut(&model, &range, &folder),
         Command::Key { command: KeyCommand::New { file } } => {

@@ -128,4 +128,64 @@ impl Config {
             Self::Qwen35(c) => c.context_max,
         }
     }
+    /// Attention heads.
+    pub fn heads(&self) -> Heads {
+        match self {
+            Self::Llama(c) => c.heads,
+            Self::Qwen35(c) => c.heads,
+        }
+    }
+    /// Width of the MLP.
+    pub fn intermediate(&self) -> usize {
+        match self {
+            Self::Llama(c) => c.intermediate,
+            Self::Qwen35(c) => c.intermediate,
+        }
+    }
+    /// Rotated dims of a head.
+    pub fn rope_dims(&self) -> usize {
+        match self {
+            Self::Llama(c) => c.rope_dims,
+            Self::Qwen35(c) => c.rope_dims,
+        }
+    }
+    /// Whether the head is the embedding table.
+    pub fn tied(&self) -> bool {
+        match self {
+            Self::Llama(c) => c.tied,
+            Self::Qwen35(c) => c.tied,
+        }
+    }
+    /// Whether a draft head follows the trunk.
+    pub fn mtp(&self) -> bool {
+        match self {
+            Self::Llama(_) => false,
+            Self::Qwen35(c) => c.mtp,
+        }
+    }
+    /// Shape of the recurrent layers, where the family has them.
+    pub fn gdn(&self) -> Option<&Gdn> {
+        match self {
+            Self::Llama(_) => None,
+            Self::Qwen35(c) => Some(&c.gdn),
+        }
+    }
+    /// Layers of the trunk that are recurrent; the others are of attention.
+    pub fn recurrent_layers(&self) -> u32 {
+        match self {
+            Self::Llama(_) => 0,
+            Self::Qwen35(c) => c.mixers.iter().filter(|m| **m == Mixer::Recurrent).count() as u32,
+        }
+    }
+    /// Keys and values that a token leaves in all layers of the trunk.
+    pub fn kv_values(&self) -> usize {
+        let heads = self.heads();
+        (self.layers() - self.recurrent_layers()) as usize * 2 * heads.kv * heads.dim
+    }
+    /// Values of a stream's recurrent state in all layers of the trunk: S and the convolution's
+    /// tail.
+    pub fn state_values(&self) -> usize {
+        let layer = self.gdn().map_or(0, |gdn| gdn.state_values() + gdn.tail_values());
+        self.recurrent_layers() as usize * layer
+    }
 }
