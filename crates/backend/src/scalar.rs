@@ -6,7 +6,7 @@ use arith::base::TILE_KEYS;
 use arith::exp::sigmoid;
 use arith::float::flush;
 use arith::format::{Format, Matrix, read_float, read_row};
-use arith::gdn::{self, Gates, Gdn};
+use arith::gdn::{Gates, Gdn};
 use arith::linear::linear;
 use arith::norm::rms_norm;
 use arith::rope::{Pairing, RopeRows, rotate};
@@ -15,6 +15,7 @@ use crate::{Backend, BackendError, RowAt, RowMap, Walk};
 
 mod defect;
 mod planted;
+mod recurrent;
 mod state;
 
 pub use defect::Defect;
@@ -197,6 +198,7 @@ impl Backend for Scalar {
     fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {
         let width = from.width;
         assert_eq!(width, to.width);
+        let first = if self.has(Defect::ShiftedRows) { 0 } else { first };
         to.data[at * width..][..rows * width]
             .copy_from_slice(&from.data[first * width..][..rows * width]);
     }
@@ -204,15 +206,16 @@ impl Backend for Scalar {
     fn copy_page(&self, kv: &mut Kv, from: u32, to: u32) {
         let page = TILE_KEYS * kv.width();
         let (from, to) = (from as usize * page, to as usize * page);
-        for values in [&mut kv.k, &mut kv.v, &mut kv.unrounded] {
-            if !values.is_empty() {
+        let kept = self.has(Defect::KeysOnly);
+        for (values, kept) in [(&mut kv.k, false), (&mut kv.v, kept), (&mut kv.unrounded, false)] {
+            if !values.is_empty() && !kept {
                 values.copy_within(from..from + page, to);
             }
         }
     }
 
     fn copy_state(&self, from: &State, place: usize, to: &mut State, to_place: usize) {
-        to.copy_from(from, place, to_place);
+        to.copy_from(from, place, to_place, self.has(Defect::NoTailCopy));
     }
 
     fn download_state(&self, state: &State, place: usize, s: &mut [f32], tail: &mut [f32]) {
@@ -284,12 +287,8 @@ impl Backend for Scalar {
     }
 
     fn head_norm(&self, x: &mut Rows, w: &Vec<f32>, eps: f32, rows: usize) {
-        let mut normed = vec![0.0; w.len()];
         for r in 0..rows {
-            for head in x.row_mut(r).chunks_exact_mut(w.len()) {
-                rms_norm(head, w, eps, &mut normed);
-                head.copy_from_slice(&normed);
-            }
+            recurrent::head_norm(self.defect, x.row_mut(r), w, eps);
         }
     }
 
@@ -307,14 +306,18 @@ impl Backend for Scalar {
         walks: &[Walk],
         out: &mut Rows,
     ) {
+        let shape = *state.shape();
         for walk in walks {
             let rows = walk.rows.clone().map(|r| x.row(r));
-            let before = state.begin_tail(walk);
-            let all: Vec<&[f32]> =
-                before.chunks_exact(state.shape().channels()).chain(rows).collect();
+            let fresh = self.has(Defect::FreshTail);
+            let before = state.begin_tail(walk.from.filter(|_| !fresh));
+            let mut all: Vec<&[f32]> = before.chunks_exact(shape.channels()).chain(rows).collect();
             for (i, r) in walk.rows.clone().enumerate() {
-                let window = &all[i..i + state.shape().taps];
-                gdn::convolve(state.shape(), taps, window, out.row_mut(r));
+                let window = &all[i..i + shape.taps];
+                recurrent::convolve(self.defect, &shape, taps, window, out.row_mut(r));
+            }
+            if self.has(Defect::StaleConvTail) {
+                all.pop();
             }
             state.end_tail(walk.to, &all);
         }
@@ -332,8 +335,8 @@ impl Backend for Scalar {
         for r in 0..rows {
             let (beta, decay) = out.row_mut(r).split_at_mut(dt_bias.len());
             for h in 0..dt_bias.len() {
-                beta[h] = gdn::beta(b.row(r)[h]);
-                decay[h] = gdn::decay(a.row(r)[h], dt_bias[h], amplitude[h]);
+                beta[h] = recurrent::beta(self.defect, b.row(r)[h]);
+                decay[h] = recurrent::decay(self.defect, a.row(r)[h], dt_bias[h], amplitude[h]);
             }
         }
     }
@@ -342,14 +345,20 @@ impl Backend for Scalar {
         let shape = *state.shape();
         let (kd, vd) = (shape.key_dim, shape.value_dim);
         for walk in walks {
-            let s = state.begin_s(walk);
+            let from = match walk.from {
+                None if self.has(Defect::StaleState) => Some(walk.to),
+                Some(_) if self.has(Defect::OwnPlace) => Some(walk.to),
+                from => from,
+            };
+            let s = state.begin_s(from, walk.to);
             for r in walk.rows.clone() {
                 let (queries, rest) = x.row(r).split_at(shape.key_width());
                 let (keys, values) = rest.split_at(shape.key_width());
                 let (beta, decay) = gates.row(r).split_at(shape.values);
                 for h in 0..shape.values {
-                    let key = shape.key_of(h) * kd;
-                    gdn::step(
+                    let key = recurrent::key_of(self.defect, &shape, h) * kd;
+                    recurrent::step(
+                        self.defect,
                         &mut s[h * kd * vd..][..kd * vd],
                         &queries[key..][..kd],
                         &keys[key..][..kd],
@@ -366,7 +375,7 @@ impl Backend for Scalar {
         for r in 0..rows {
             let heads = x.row_mut(r).chunks_exact_mut(w.len());
             for (x, z) in heads.zip(z.row(r).chunks_exact(w.len())) {
-                gdn::gated_norm(x, w, z, eps);
+                recurrent::gated_norm(self.defect, x, w, z, eps);
             }
         }
     }

@@ -52,11 +52,67 @@ pub enum Defect {
     UnflushedRows,
     /// Embeddings leave out the offset of their blocks.
     NoOffset,
+    /// Codes of formats without offsets are not lessened by their zero point.
+    NoZeroPoint,
+    /// Codes of five bits lose the fifth.
+    NoFifthBit,
+    /// Q6_K's factors are read without their sign.
+    UnsignedFactor,
+    /// Offsets are summed on their own and added at a slice's end.
+    OffsetsApart,
+    /// MLX scales and biases are exchanged.
+    SwappedAffine,
+    /// MLX codes end with their byte.
+    CutCode,
+    /// copy_rows begins at the first row.
+    ShiftedRows,
+    /// copy_page leaves the values behind.
+    KeysOnly,
+    /// head_norm takes the mean of the whole row.
+    WideHead,
+    /// gated_norm multiplies by the gate before the weight.
+    GateFirst,
+    /// beta and decay are not flushed.
+    UnflushedGates,
+    /// softplus goes on above 20.
+    OpenSoftplus,
+    /// softplus through another logarithm, more exact than ours.
+    OtherSoftplus,
+    /// The convolution takes its taps newest first.
+    ReversedTaps,
+    /// A tail lacks the walk's last row.
+    StaleConvTail,
+    /// A resumed walk has no rows before its first.
+    FreshTail,
+    /// The L2 norm adds its eps outside the root.
+    OuterEps,
+    /// Queries are not scaled.
+    UnscaledQuery,
+    /// Value heads go with the key heads of the other order.
+    OtherKeyHead,
+    /// Key lanes are folded 1, 2 instead of 2, 1.
+    WrongKeyFold,
+    /// S is not flushed after its decay.
+    UnflushedDecay,
+    /// S is not flushed after its update.
+    UnflushedUpdate,
+    /// S decays after its update.
+    LateDecay,
+    /// The query reads S before its update.
+    EarlyRead,
+    /// S is updated with two roundings.
+    UnfusedUpdate,
+    /// A fresh walk goes on from what its place holds.
+    StaleState,
+    /// A walk goes on from the place that it writes.
+    OwnPlace,
+    /// copy_state leaves the tail behind.
+    NoTailCopy,
 }
 
 impl Defect {
     /// Every defect.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 52] = [
         Self::DroppedSlice,
         Self::SwappedTree,
         Self::UnfusedDot,
@@ -81,5 +137,33 @@ impl Defect {
         Self::OtherExp,
         Self::UnflushedRows,
         Self::NoOffset,
+        Self::NoZeroPoint,
+        Self::NoFifthBit,
+        Self::UnsignedFactor,
+        Self::OffsetsApart,
+        Self::SwappedAffine,
+        Self::CutCode,
+        Self::ShiftedRows,
+        Self::KeysOnly,
+        Self::WideHead,
+        Self::GateFirst,
+        Self::UnflushedGates,
+        Self::OpenSoftplus,
+        Self::OtherSoftplus,
+        Self::ReversedTaps,
+        Self::StaleConvTail,
+        Self::FreshTail,
+        Self::OuterEps,
+        Self::UnscaledQuery,
+        Self::OtherKeyHead,
+        Self::WrongKeyFold,
+        Self::UnflushedDecay,
+        Self::UnflushedUpdate,
+        Self::LateDecay,
+        Self::EarlyRead,
+        Self::UnfusedUpdate,
+        Self::StaleState,
+        Self::OwnPlace,
+        Self::NoTailCopy,
     ];
 }

@@ -6,8 +6,8 @@ use arith::a16::{A16, Q_MAX, quantise_slice};
 use arith::attention::{KvDtype, Partial, scale};
 use arith::base::{CHUNK_KEYS, SLICE_VALUES, TILE_KEYS};
 use arith::exp::{sigmoid, silu};
-use arith::float::{SPOILT, f32_to_f16, flush, fma, is_spoilt};
-use arith::format::{Matrix, read_float};
+use arith::float::{SPOILT, f16_to_f32, f32_to_f16, flush, fma, is_spoilt};
+use arith::format::{Affine, Format, Matrix, read_float};
 use arith::linear::{GROUPS, group_slices, tree};
 use arith::norm::LANES;
 
@@ -96,21 +96,55 @@ fn slice_float(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, x
 fn slice_block(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, q: &[i16]) -> f32 {
     let width = m.format.block_values();
     let mut w = vec![0; width];
-    let mut acc = 0.0;
+    let (mut acc, mut apart) = (0.0, 0.0);
     for from in values.step_by(width) {
         let mut affine = m.read_block(m.row(n), from / width, &mut w);
-        if defect == Defect::SubnormalScale && affine.a.abs() < f32::from_bits(0x3880_0000) {
-            affine.a = 0.0;
-        }
+        misread(defect, m, n, from / width, &mut w, &mut affine);
         let q = &q[from..from + width];
         let dot: i32 = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
         let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
         acc = multiply_add(defect, dot as f32, affine.a, acc);
         if let Some(c) = affine.c {
-            acc = multiply_add(defect, sum as f32, c, acc);
+            let to = if defect == Defect::OffsetsApart { &mut apart } else { &mut acc };
+            *to = multiply_add(defect, sum as f32, c, *to);
         }
     }
-    acc
+    acc + apart
+}
+
+/// What the defect makes of a block that was read right.
+fn misread(
+    defect: Defect,
+    m: &Matrix<'_>,
+    n: usize,
+    block: usize,
+    w: &mut [i16],
+    affine: &mut Affine,
+) {
+    match (defect, m.format) {
+        (Defect::SubnormalScale, _) if affine.a.abs() < f32::from_bits(0x3880_0000) => {
+            affine.a = 0.0;
+        }
+        (Defect::NoZeroPoint, Format::Q4_0) => w.iter_mut().for_each(|w| *w += 8),
+        (Defect::NoZeroPoint, Format::Q5_0) => w.iter_mut().for_each(|w| *w += 16),
+        (Defect::NoZeroPoint, Format::Q6K) => w.iter_mut().for_each(|w| *w += 32),
+        (Defect::NoFifthBit, Format::Q5_1 | Format::Q5K) => w.iter_mut().for_each(|w| *w &= 15),
+        (Defect::UnsignedFactor, Format::Q6K) => {
+            let unit = &m.row(n)[block / 16 * 210..][..210];
+            let scale = f16_to_f32(u16::from_le_bytes([unit[208], unit[209]]));
+            affine.a = scale * f32::from(unit[192 + block % 16]);
+        }
+        (Defect::SwappedAffine, Format::Mlx(_)) => {
+            let c = affine.c.replace(affine.a);
+            affine.a = c.unwrap_or(0.0);
+        }
+        (Defect::CutCode, Format::Mlx(mlx)) => {
+            for (i, w) in w.iter_mut().enumerate() {
+                *w &= 0xff >> (i * usize::from(mlx.bits) % 8);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// One row through the norm.

@@ -2,8 +2,6 @@
 
 use arith::gdn::Gdn;
 
-use crate::Walk;
-
 /// Places of S `[values, key_dim, value_dim]` and of a tail `[taps - 1, channels]`.
 #[derive(Clone, Debug)]
 pub struct State {
@@ -37,16 +35,19 @@ impl State {
         &mut self.tails[place * n..][..n]
     }
 
-    pub(super) fn copy_from(&mut self, from: &Self, place: usize, to: usize) {
+    /// Copies a place; without its tail where `s_only`.
+    pub(super) fn copy_from(&mut self, from: &Self, place: usize, to: usize, s_only: bool) {
         assert_eq!(self.shape, from.shape);
         let n = self.shape.state_values();
         self.s[to * n..][..n].copy_from_slice(from.s(place));
-        self.tail_mut(to).copy_from_slice(from.tail(place));
+        if !s_only {
+            self.tail_mut(to).copy_from_slice(from.tail(place));
+        }
     }
 
     /// The rows before a walk's first.
-    pub(super) fn begin_tail(&self, walk: &Walk) -> Vec<f32> {
-        match walk.from {
+    pub(super) fn begin_tail(&self, from: Option<usize>) -> Vec<f32> {
+        match from {
             Some(from) => self.tail(from).to_vec(),
             None => vec![0.0; self.shape.tail_values()],
         }
@@ -59,13 +60,13 @@ impl State {
     }
 
     /// The S that a walk's first row finds, where the last leaves it.
-    pub(super) fn begin_s(&mut self, walk: &Walk) -> &mut [f32] {
+    pub(super) fn begin_s(&mut self, from: Option<usize>, to: usize) -> &mut [f32] {
         let n = self.shape.state_values();
-        let to = walk.to * n;
-        match walk.from {
-            Some(from) => self.s.copy_within(from * n..(from + 1) * n, to),
-            None => self.s[to..to + n].fill(0.0),
+        let at = to * n;
+        match from {
+            Some(from) => self.s.copy_within(from * n..(from + 1) * n, at),
+            None => self.s[at..at + n].fill(0.0),
         }
-        &mut self.s[to..to + n]
+        &mut self.s[at..at + n]
     }
 }
