@@ -2,7 +2,7 @@
 """Logits of windows of token ids by llama.cpp: python llama.py MODEL.gguf THREADS, run by measure.py.
 
 A line on standard input names a file of little-endian u32 ids and a file for the f32 logits of every position; the line comes back when
-they are there. Needs llama-cpp-python. Defaults of llama.cpp for a CPU: 8-bit activations in blocks of 32, f16 cache.
+they are there. Needs llama-cpp-python. Defaults of llama.cpp for a CPU: 8-bit activations in blocks of 32, f16 cache, no BOS of its own.
 """
 import sys
 import numpy as np
