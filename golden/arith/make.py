@@ -110,49 +110,145 @@ def grouped(k, step):
 
 
 def half(u):
-    if (u >> 10) & 31 == 0:
-        return F(0)
-    value = F(1024 + (u & 1023), 1024) * F(2) ** (((u >> 10) & 31) - 15)
-    return z(-value if u >> 15 else value, -30)
+    exponent, fraction = (u >> 10) & 31, F(u & 1023, 1024)
+    value = fraction * F(2) ** -14 if exponent == 0 else (1 + fraction) * F(2) ** (exponent - 15)
+    return -value if u >> 15 else value
 
 
-def block(kind, data):
-    a = half(data[0] | data[1] << 8)
-    if kind == "Q8_0":
-        return a, None, [b - 256 if b > 127 else b for b in data[2:34]]
-    at = 4 if kind == "Q4_1" else 2
-    codes = [b & 15 for b in data[at : at + 16]] + [b >> 4 for b in data[at : at + 16]]
-    if kind == "Q4_1":
-        return a, half(data[2] | data[3] << 8), codes
-    return a, None, [c - 8 for c in codes]
+def halves(data, at):
+    return half(data[at] | data[at + 1] << 8)
 
 
-BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
+def bit(data, at):
+    return data[at // 8] >> at % 8 & 1
+
+
+def code(data, at, bits):
+    """The integer of `bits` bits from bit `at` of a little-endian stream on."""
+    return sum(bit(data, at + i) << i for i in range(bits))
+
+
+def signed(byte):
+    return byte - 256 if byte > 127 else byte
+
+
+def fives(data, at, fifth, zero):
+    low = [b & 15 for b in data[at : at + 16]] + [b >> 4 for b in data[at : at + 16]]
+    return [w + 16 * (bit(data, 8 * fifth + i) if fifth else 0) - zero for i, w in enumerate(low)]
+
+
+def k_quant(data, fifth):
+    """Eight blocks; 6-bit factors as llama.cpp packs them."""
+    d, least, packed = halves(data, 0), halves(data, 2), data[4:16]
+    codes = data[48 if fifth else 16 :]
+    out = []
+    for b in range(8):
+        if b < 4:
+            scale, offset = packed[b] % 64, packed[b + 4] % 64
+        else:
+            scale = packed[b + 4] % 16 + packed[b - 4] // 64 * 16
+            offset = packed[b + 4] // 16 + packed[b] // 64 * 16
+        w = [(codes[b // 2 * 32 + i] >> (b % 2 * 4)) % 16 for i in range(32)]
+        if fifth:
+            w = [v + 16 * (data[16 + i] >> b & 1) for i, v in enumerate(w)]
+        out.append((r32(d * scale), -r32(least * offset), w))
+    return out
+
+
+def q6_k(data):
+    low, high, factors, d = data[:128], data[128:192], data[192:208], halves(data, 208)
+    w = [0] * 256
+    for part in range(2):
+        for i in range(32):
+            h = high[32 * part + i]
+            a, b = low[64 * part + i], low[64 * part + 32 + i]
+            for quarter, nibble in enumerate((a % 16, b % 16, a // 16, b // 16)):
+                at = 128 * part + 32 * quarter + i
+                w[at] = nibble + 16 * (h >> 2 * quarter & 3) - 32
+    return [(r32(d * signed(f)), None, w[16 * i : 16 * i + 16]) for i, f in enumerate(factors)]
+
+
+def mlx(data, bits, group, scales):
+    if scales == "F16":
+        a, c, rest = halves(data, 0), halves(data, 2), data[4:]
+    elif scales == "BF16":
+        a, c, rest = from_bits(code(data, 0, 16) << 16), from_bits(code(data, 16, 16) << 16), data[4:]
+    else:
+        a, c, rest = from_bits(code(data, 0, 32)), from_bits(code(data, 32, 32)), data[8:]
+    return [(a, c, [code(rest, i * bits, bits) for i in range(group)])]
+
+
+def unit(kind, data):
+    """The blocks of a stored unit: scale, offset or None, integers."""
+    if kind.startswith("MLX"):
+        bits, group, scales = kind[3:].split("/")
+        found = mlx(data, int(bits), int(group), scales)
+    else:
+        found = {
+            "Q4_0": lambda: [(halves(data, 0), None, fives(data, 2, 0, 8))],
+            "Q4_1": lambda: [(halves(data, 0), halves(data, 2), fives(data, 4, 0, 0))],
+            "Q5_0": lambda: [(halves(data, 0), None, fives(data, 6, 2, 16))],
+            "Q5_1": lambda: [(halves(data, 0), halves(data, 2), fives(data, 8, 4, 0))],
+            "Q8_0": lambda: [(halves(data, 0), None, [signed(b) for b in data[2:34]])],
+            "Q4_K": lambda: k_quant(data, False),
+            "Q5_K": lambda: k_quant(data, True),
+            "Q6_K": lambda: q6_k(data),
+        }[kind]()
+    return [(z(a, -30), c if c is None else z(c, -30), w) for a, c, w in found]
+
+
+# Values and bytes of a unit.
+UNITS = {
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+}
+for _kind in "2/32/F16 3/64/BF16 4/64/BF16 5/128/F32 6/32/F32 8/128/F16".split():
+    _bits, _group, _scales = _kind.split("/")
+    _floats = 8 if _scales == "F32" else 4
+    UNITS["MLX" + _kind] = (int(_group), _floats + int(_bits) * int(_group) // 8)
+
+
+def scale_bytes(noise, kind):
+    x = noise.next()
+    u = (x & 0x83FF) | (8 + (x >> 16) % 6) << 10
+    if kind.endswith("/BF16") or kind.endswith("/F32"):
+        value = struct.pack("<f", float(half(u)))
+        return list(value[2:] if kind.endswith("/BF16") else value)
+    return [u & 255, u >> 8]
 
 
 def row_bytes(noise, kind, cols):
+    values, size = UNITS[kind]
     data = []
-    for _ in range(cols // 32):
-        halves = 2 if kind == "Q4_1" else 1
-        for _ in range(halves):
-            x = noise.next()
-            u = (x & 0x83FF) | (8 + (x >> 16) % 6) << 10
-            data += [u & 255, u >> 8]
-        data += [noise.next() & 255 for _ in range(BYTES[kind] - 2 * halves)]
+    for _ in range(cols // values):
+        end = len(data) + size
+        if kind == "Q6_K":  # its scale comes last
+            data += [noise.next() & 255 for _ in range(size - 2)]
+        for _ in range(2 if kind in ("Q4_1", "Q5_1", "Q4_K", "Q5_K") or "/" in kind else 1):
+            data += scale_bytes(noise, kind)
+        data += [noise.next() & 255 for _ in range(end - len(data))]
     return data
 
 
 def linear_block(kind, data, x):
     q, d = quantise(x)
-    size = BYTES[kind]
+    values, size = UNITS[kind]
+    blocks = [b for at in range(0, len(data), size) for b in unit(kind, data[at : at + size])]
+    width = len(blocks[0][2])
 
     def step(total, s, a, b):
         acc = F(0)
-        for at in range(a, b, 32):
-            scale, offset, w = block(kind, data[at // 32 * size : (at // 32 + 1) * size])
-            acc = fma(r32(sum(p * r for p, r in zip(w, q[at : at + 32]))), scale, acc)
+        for at in range(a, b, width):
+            scale, offset, w = blocks[at // width]
+            acc = fma(r32(sum(p * r for p, r in zip(w, q[at : at + width]))), scale, acc)
             if offset is not None:
-                acc = fma(r32(sum(q[at : at + 32])), offset, acc)
+                acc = fma(r32(sum(q[at : at + width])), offset, acc)
         return fma(acc, d[s], total)
 
     return grouped(len(x), step)
@@ -283,6 +379,93 @@ def softplus(x):
     return x if x > 20 else log1p(exp(x))
 
 
+# Section 6
+
+
+def squares(x):
+    lanes = [F(0)] * 32
+    for i, v in enumerate(x):
+        lanes[i % 32] = fma(v, v, lanes[i % 32])
+    return fold(lanes)
+
+
+class Gdn:
+    """2 key heads of 36, 4 value heads of 3, 4 taps."""
+
+    def __init__(self, taps, dt_bias, amplitude):
+        self.taps, self.dt_bias, self.amplitude = taps, dt_bias, amplitude
+
+    def convolve(self, rows):
+        """`rows`: this one and the three before it, oldest first."""
+        out = []
+        for c in range(156):
+            total = F(0)
+            for taps, row in zip(self.taps, rows):
+                total = fma(taps[c], row[c], total)
+            out.append(z(silu(total)))
+        for head in range(4):
+            x = out[36 * head : 36 * head + 36]
+            r = r32(1 / sqrt32(r32(squares(x) + r32(F(1, 1000000)))))
+            x = [r32(v * r) for v in x]
+            if head < 2:
+                x = [r32(v * r32(F(1, 6))) for v in x]
+            out[36 * head : 36 * head + 36] = [z(v) for v in x]
+        return out
+
+    def gates(self, b, a):
+        beta = [z(sigmoid(v)) for v in b]
+        decay = []
+        for v, dt, amplitude in zip(a, self.dt_bias, self.amplitude):
+            decay.append(z(exp(-r32(amplitude * softplus(r32(v + dt))))))
+        return beta, decay
+
+    def delta(self, state, x, beta, decay, key_of):
+        """One row; `state[h][v]` is a column of S."""
+        out = []
+        for h in range(4):
+            head = key_of(h)
+            query, key = x[36 * head :][:36], x[72 + 36 * head :][:36]
+            for v in range(3):
+                s = [z(r32(e * decay[h])) for e in state[h][v]]
+                delta = z(r32(beta[h] * r32(x[144 + 3 * h + v] - lanes4(s, key))))
+                s = [z(fma(k, delta, e)) for k, e in zip(key, s)]
+                out.append(z(lanes4(s, query)))
+                state[h][v] = s
+        return out
+
+
+def lanes4(s, x):
+    lanes = [F(0)] * 4
+    for i, (a, b) in enumerate(zip(s, x)):
+        lanes[i % 4] = fma(a, b, lanes[i % 4])
+    return r32(r32(lanes[0] + lanes[2]) + r32(lanes[1] + lanes[3]))
+
+
+def gated_norm(x, w, gate):
+    r = r32(1 / sqrt32(fma(squares(x), r32(F(1, len(x))), r32(F(1, 1000000)))))
+    return [z(r32(r32(r32(v * r) * u) * silu(g))) for v, u, g in zip(x, w, gate)]
+
+
+def gdn_cases(case):
+    g = Noise(8)
+    gdn = Gdn([g.units(156) for _ in range(4)], g.units(4), [abs(4 * v) for v in g.units(4)])
+    rows = [[F(0)] * 156] * 3 + [g.units(156) for _ in range(5)]
+    convolved = [gdn.convolve(rows[i : i + 4]) for i in range(5)]
+    case("convolve", [v for row in convolved for v in row])
+    gates = [gdn.gates([8 * v for v in g.units(4)], [8 * v for v in g.units(4)]) for _ in range(5)]
+    case("gates", [v for pair in gates for half in pair for v in half])
+    orders = (("grouped", lambda h: h // 2, 0), ("tiled", lambda h: h % 2, 0))
+    for name, key_of, shift in orders + (("faint", lambda h: h // 2, -27),):
+        state, out = [[[F(0)] * 36 for _ in range(3)] for _ in range(4)], []
+        for row, (beta, decay) in zip(convolved, gates):
+            x = row[:144] + [z(v * F(2) ** shift) for v in row[144:]]
+            out += gdn.delta(state, x, beta, decay, key_of)
+        case("delta_" + name, out)
+        case("state_" + name, [state[h][v][k] for h in range(4) for k in range(36) for v in range(3)])
+    w, x, gate = g.units(77), g.units(77), [8 * v for v in g.units(77)]
+    case("gated_norm", gated_norm(x, w, gate))
+
+
 # Section 7
 
 
@@ -302,10 +485,11 @@ def main():
     g = Noise(1)
     q, d = quantise(g.units(300))
     case("a16", ["%04x" % (v & 0xFFFF) for v in q] + [bits(v) for v in d])
-    for kind in ("Q4_0", "Q4_1", "Q8_0"):
+    for kind, (values, _) in UNITS.items():
         g = Noise(2)
-        x = g.units(2336)
-        case(kind, [linear_block(kind, row_bytes(g, kind, 2336), x) for _ in range(4)])
+        cols = 2336 // values * values
+        x = g.units(cols)
+        case(kind, [linear_block(kind, row_bytes(g, kind, cols), x) for _ in range(4)])
     g = Noise(3)
     x = g.units(2100)
     case("F32", [linear_float(g.units(2100), x) for _ in range(4)])
@@ -325,6 +509,7 @@ def main():
     for f in (exp, sigmoid, silu, softplus):
         case(f.__name__, [f(v) for v in points])
     case("log1p", [log1p(abs(v)) for v in points])
+    gdn_cases(case)
     drawn = [noise(s, p, t) for s, p, t in ((0, 0, 0), (1, 2, 3), (MASK, 4095, 49151), (42, 7, 2))]
     case("noise", ["%.15e" % v for v in drawn])
     Path(__file__).with_name("cases.txt").write_text("\n".join(lines) + "\n")

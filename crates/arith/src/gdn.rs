@@ -128,6 +128,15 @@ pub fn beta(b: f32) -> f32 {
     flush(sigmoid(b))
 }
 
+/// The gates of one row and value head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gates {
+    /// [`beta`].
+    pub beta: f32,
+    /// [`decay`].
+    pub decay: f32,
+}
+
 /// One row through one value head. `state` is `[key_dim, value_dim]`.
 ///
 /// ```text
@@ -158,15 +167,6 @@ pub fn step(
     }
 }
 
-/// The gates of one row and value head.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gates {
-    /// [`beta`].
-    pub beta: f32,
-    /// [`decay`].
-    pub decay: f32,
-}
-
 /// `sum_k state[k][v] * x[k]` in four strided lanes.
 fn over_keys(state: &[f32], x: &[f32], width: usize, v: usize) -> f32 {
     let mut lanes = [0.0; KEY_LANES];
@@ -180,12 +180,12 @@ fn over_keys(state: &[f32], x: &[f32], width: usize, v: usize) -> f32 {
 /// `y_i = ((x_i * r) * w_i) * silu(z_i)`, r as in [`norm::rms_norm`]; flushed, and a spoilt head
 /// gives [`SPOILT`].
 pub fn gated_norm(x: &mut [f32], w: &[f32], z: &[f32], eps: f32) {
-    let mut normed = vec![0.0; x.len()];
     if is_spoilt(x) {
         return x.fill(SPOILT);
     }
+    let mut normed = vec![0.0; x.len()];
     norm::normed(x, w, eps, &mut normed);
     for ((x, n), &z) in x.iter_mut().zip(normed).zip(z) {
-        *x = flush(n * silu(z));
+        *x = flush(note(n) * silu(z));
     }
 }

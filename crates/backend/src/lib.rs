@@ -14,7 +14,7 @@ pub mod conformance;
 pub mod scalar;
 
 pub use arith::attention::{Heads, KvDtype};
-pub use arith::gdn::Gdn;
+pub use arith::gdn::{Gdn, HeadOrder};
 pub use arith::rope::{Pairing, RopeRows};
 
 /// Where a row of a round stands: its stream's page table and its absolute position. The row
