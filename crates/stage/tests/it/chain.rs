@@ -12,7 +12,7 @@ use backend::Backend;
 use backend::scalar::Scalar;
 use baton_stage::{Engine, Fake, FakeConfig, Input, Shapes, Stage, StageConfig, StageError};
 use weights::{Checkpoint, synthetic};
-use wire::plan::{Entry, Op, Plan, Want};
+use wire::plan::{Entry, Keep, KeepOp, Op, Plan, Want};
 
 pub const SHAPES: Shapes = Shapes {
     chunk_rows_max: 600,
@@ -25,16 +25,28 @@ pub const SHAPES: Shapes = Shapes {
 /// Layers of every model here but the real one.
 pub const LAYERS: u32 = 3;
 
-/// A seeded llama; its file is gone as soon as it is open.
-pub fn checkpoint(spec: &synthetic::Llama) -> Checkpoint {
+/// A made checkpoint; its file is gone as soon as it is open.
+fn made(write: impl FnOnce(&Path) -> Result<(), weights::WeightsError>) -> Checkpoint {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let name = format!("stage-{}-{number}.gguf", std::process::id());
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    synthetic::llama(&path, spec).unwrap();
+    write(&path).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     checkpoint
+}
+
+/// A seeded llama.
+pub fn checkpoint(spec: &synthetic::Llama) -> Checkpoint {
+    made(|path| synthetic::llama(path, spec))
+}
+
+/// A seeded qwen3_5 of [`LAYERS`] layers: recurrent, attention, recurrent.
+pub fn hybrid() -> &'static Checkpoint {
+    static HYBRID: OnceLock<Checkpoint> = OnceLock::new();
+    let spec = synthetic::Qwen35 { layers: LAYERS, interval: 2, ..synthetic::Qwen35::default() };
+    HYBRID.get_or_init(|| made(|path| synthetic::qwen3_5(path, &spec)))
 }
 
 /// The model of most tests, of [`LAYERS`] layers.
@@ -63,9 +75,11 @@ pub enum Kind {
     Fake,
     Scalar,
     Cpu,
+    /// [`hybrid`] on the CPU.
+    Hybrid,
 }
 
-pub const KINDS: [Kind; 3] = [Kind::Fake, Kind::Scalar, Kind::Cpu];
+pub const KINDS: [Kind; 4] = [Kind::Fake, Kind::Scalar, Kind::Cpu, Kind::Hybrid];
 
 /// One backend for all tests: its threads are few and shared.
 pub fn cpu() -> &'static Arc<cpu::Cpu> {
@@ -79,6 +93,7 @@ impl Kind {
             Self::Fake => Box::new(fake(range)),
             Self::Scalar => Box::new(stage(&Arc::new(Scalar::new()), config(range))),
             Self::Cpu => Box::new(stage(cpu(), config(range))),
+            Self::Hybrid => Box::new(Stage::open(cpu().clone(), hybrid(), config(range)).unwrap()),
         }
     }
 
@@ -109,25 +124,58 @@ struct Book {
     generation: u32,
 }
 
-pub struct Chain {
-    pub stages: Vec<Box<dyn Engine>>,
+pub struct Chain<E: ?Sized = dyn Engine> {
+    pub stages: Vec<Box<E>>,
     pub cuts: Vec<u32>,
+    /// What each stage but the last sent on in the last round.
+    pub boundaries: Vec<Vec<f32>>,
     books: BTreeMap<u32, Book>,
+    /// Positions of the keeps.
+    kept: BTreeMap<u64, u32>,
 }
 
-impl Chain {
-    pub fn new(mut stages: Vec<Box<dyn Engine>>) -> Self {
+impl<E: Engine + ?Sized> Chain<E> {
+    pub fn new(mut stages: Vec<Box<E>>) -> Self {
         for stage in &mut stages {
             stage.prepare(&SHAPES).unwrap();
         }
-        Self { stages, cuts: Vec::new(), books: BTreeMap::new() }
+        let (books, kept) = (BTreeMap::new(), BTreeMap::new());
+        Self { stages, cuts: Vec::new(), boundaries: Vec::new(), books, kept }
     }
 
     /// Runs a round; the rows of the last stage, in the order of `says` (ascending ids).
     pub fn round(&mut self, says: &[Say<'_>]) -> Result<Vec<f32>, StageError> {
+        self.saving(says, &[])
+    }
+
+    /// Runs a round that keeps streams, each `(key, id)` at its position before the round's rows.
+    pub fn saving(
+        &mut self,
+        says: &[Say<'_>],
+        saves: &[(u64, u32)],
+    ) -> Result<Vec<f32>, StageError> {
         let entries = says.iter().map(|say| self.word(say)).collect();
         let tokens: Vec<u32> = says.iter().flat_map(|say| say.tokens).copied().collect();
-        self.run(entries, &tokens)
+        let keeps = saves.iter().map(|&(key, id)| {
+            let position = self.books[&id].first;
+            self.kept.insert(key, position);
+            keep(key, KeepOp::Save, id, position)
+        });
+        let keeps = keeps.collect();
+        self.step(entries, keeps, &tokens)
+    }
+
+    /// Opens a stream at a keep.
+    pub fn resume(&mut self, id: u32, key: u64, tokens: &[u32]) -> Result<Vec<f32>, StageError> {
+        let (first, rows) = (self.kept[&key], tokens.len() as u32);
+        self.books.insert(id, Book { first, rows, generation: 1 });
+        let entry = Entry { resume: first, ..entry(id, Op::Resume, first, rows, 0, 0) };
+        self.step(vec![entry], vec![keep(key, KeepOp::Restore, id, first)], tokens)
+    }
+
+    pub fn drop_keep(&mut self, key: u64) -> Result<(), StageError> {
+        self.kept.remove(&key);
+        self.step(Vec::new(), vec![keep(key, KeepOp::Drop, 0, 0)], &[]).map(drop)
     }
 
     pub fn close(&mut self, id: u32, op: Op) -> Result<(), StageError> {
@@ -136,13 +184,25 @@ impl Chain {
     }
 
     pub fn run(&mut self, entries: Vec<Entry>, tokens: &[u32]) -> Result<Vec<f32>, StageError> {
-        let plan = Plan { entries, cuts: self.cuts.clone(), ..Plan::default() };
+        self.step(entries, Vec::new(), tokens)
+    }
+
+    fn step(
+        &mut self,
+        entries: Vec<Entry>,
+        keeps: Vec<Keep>,
+        tokens: &[u32],
+    ) -> Result<Vec<f32>, StageError> {
+        let plan = Plan { entries, keeps, cuts: self.cuts.clone(), ..Plan::default() };
         let (mut rows, mut next) = (Vec::new(), Vec::new());
+        self.boundaries.clear();
         for (rank, stage) in self.stages.iter_mut().enumerate() {
             let input = if rank == 0 { Input::Tokens(tokens) } else { Input::Rows(&rows) };
             stage.step(&plan, input, &mut next)?;
             std::mem::swap(&mut rows, &mut next);
+            self.boundaries.push(rows.clone());
         }
+        self.boundaries.pop();
         Ok(rows)
     }
 
@@ -180,6 +240,10 @@ impl Chain {
     pub fn hidden(&self) -> usize {
         self.stages[0].hidden()
     }
+}
+
+fn keep(key: u64, op: KeepOp, id: u32, position: u32) -> Keep {
+    Keep { key, stream: StreamId(id), position, op, held: true }
 }
 
 pub fn entry(id: u32, op: Op, first: u32, rows: u32, accepted: u32, generation: u32) -> Entry {

@@ -191,3 +191,65 @@ fn the_fake_argmax_is_unique() {
     }
     assert!(seen.len() > 48, "{} tokens of 64 ever win", seen.len());
 }
+
+#[test]
+fn a_stream_resumed_from_a_keep_equals_one_that_goes_on() {
+    let text = tokens(16, 140);
+    for kind in KINDS {
+        let whole = kind.chain(&[]).feed(1, &text, 140);
+        let mut chain = kind.chain(&[1]);
+        let width = chain.hidden();
+        // Kept inside a page, at its end and after a rollback, while the stream goes on.
+        chain.feed(1, &text[..40], 40);
+        chain.saving(&[say(1, 40, &text[40..64])], &[(1, 1)]).unwrap();
+        chain.saving(&[say(1, 24, &[1, 2, 3, 4])], &[(2, 1)]).unwrap();
+        chain.saving(&[say(1, 0, &[text[64], text[65], 9])], &[]).unwrap();
+        let on = chain.saving(&[say(1, 2, &text[66..])], &[(3, 1)]).unwrap();
+        same(&on, &whole[66 * width..], &format!("{kind:?}: the stream itself"));
+        chain.close(1, Op::Close).unwrap();
+        for (id, key, first) in [(5, 1, 40), (6, 2, 64), (7, 3, 66)] {
+            let rows = chain.resume(id, key, &text[first..first + 30]).unwrap();
+            let expected = &whole[first * width..(first + 30) * width];
+            same(&rows, expected, &format!("{kind:?}: resumed at {first}"));
+        }
+        // Twice from one keep, after the first has written where the keep ends.
+        let rows = chain.resume(8, 1, &text[40..]).unwrap();
+        same(&rows, &whole[40 * width..], &format!("{kind:?}: resumed again"));
+        assert!(chain.stages.iter().all(|stage| stage.held() == [true]), "{kind:?}");
+        chain.drop_keep(1).unwrap();
+        chain.close(8, Op::Close).unwrap();
+        let error = chain.resume(9, 2, &[]).and_then(|_| chain.drop_keep(1)).unwrap_err();
+        assert_eq!(error.to_string(), "NoSuchKeep: 0x1", "{kind:?}");
+    }
+}
+
+#[test]
+fn a_skipped_stream_is_not_kept() {
+    for kind in KINDS {
+        let mut chain = kind.chain(&[1]);
+        chain.feed(1, &tokens(17, 10), 10);
+        chain.stages[1].skip(StreamId(1));
+        chain.saving(&[say(1, 10, &[])], &[(4, 1)]).unwrap();
+        let held: Vec<_> = chain.stages.iter().map(|stage| stage.held().to_vec()).collect();
+        assert_eq!(held, [[true], [false]], "{kind:?}");
+        chain.close(1, Op::Cancel).unwrap();
+        let error = chain.resume(2, 4, &[1]).unwrap_err().to_string();
+        assert_eq!(error, "NoSuchKeep: 0x4", "{kind:?}: rank 1 does not hold it");
+    }
+}
+
+#[test]
+fn a_long_window_settles_whole_or_not_at_all() {
+    let text = tokens(18, 60);
+    for kind in KINDS {
+        let mut chain = kind.chain(&[1]);
+        chain.feed(1, &text, 60);
+        let wrong = crate::chain::entry(1, Op::Continue, 59, 1, 59, 1);
+        let error = chain.run(vec![wrong], &[1]).unwrap_err().to_string();
+        let expected = "LongWindow: stream 1: all or none of 60 rows, or at most 32 rows, \
+            found 59 accepted";
+        assert_eq!(error, expected, "{kind:?}");
+        let rows = chain.round(&[say(1, 0, &text)]).unwrap();
+        same(&rows, &kind.chain(&[]).feed(1, &text, 60), &format!("{kind:?}: none accepted"));
+    }
+}

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use backend::scalar::Scalar;
-use baton_stage::{Engine, Fault, StageError};
+use baton_stage::{Engine, Fault, Stage, StageError};
 
-use crate::chain::{Chain, LAYERS, bits, config, fake, say, stage, tokens};
+use crate::chain::{Chain, LAYERS, bits, config, cpu, fake, hybrid, say, stage, tokens};
 
 /// A chain whose middle rank has `fault`, for both kinds of engine.
 fn chains(fault: Option<Fault>) -> [Chain; 2] {
@@ -70,4 +70,41 @@ fn a_dropped_generation_is_other_generation() {
         let error = script(&mut chain).unwrap_err().to_string();
         assert_eq!(error, "OtherGeneration: stream 1: expected 0, found 1");
     }
+}
+
+/// A chain over [`hybrid`] whose rank of layer 2, a recurrent one, has `fault`.
+fn hybrid_chain(fault: Option<Fault>) -> Chain {
+    let stages = [0..1, 1..2, 2..LAYERS].map(|range| -> Box<dyn Engine> {
+        let (last, config) = (range.start == 2, config(range));
+        Box::new(match fault.filter(|_| last) {
+            Some(fault) => Stage::open_faulty(cpu().clone(), hybrid(), config, fault).unwrap(),
+            None => Stage::open(cpu().clone(), hybrid(), config).unwrap(),
+        })
+    });
+    Chain::new(stages.into())
+}
+
+#[test]
+fn a_recurrent_state_that_stays_changes_bytes() {
+    let text = tokens(22, 40);
+    let rows = |fault, accepted: u32| {
+        let mut chain = hybrid_chain(fault);
+        chain.feed(1, &text[..30], 30);
+        chain.round(&[say(1, 30, &text[30..35])]).unwrap();
+        let rows = chain.round(&[say(1, accepted, &text[35..])]).unwrap();
+        bits(&rows)
+    };
+    for accepted in [0, 3] {
+        assert_ne!(rows(Some(Fault::StateStays), accepted), rows(None, accepted), "{accepted}");
+    }
+    assert_eq!(rows(Some(Fault::StateStays), 5), rows(None, 5), "nothing to roll back");
+}
+
+#[test]
+fn a_tail_that_misses_a_row_changes_bytes() {
+    let text = tokens(23, 20);
+    let whole = bits(&hybrid_chain(None).feed(1, &text, 20));
+    let faulty = |chunk| bits(&hybrid_chain(Some(Fault::StaleTail)).feed(1, &text, chunk));
+    assert_eq!(faulty(20), whole, "nobody reads the tail of the last window");
+    assert_ne!(faulty(10), whole);
 }

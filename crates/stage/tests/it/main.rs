@@ -4,6 +4,8 @@
 mod chain;
 mod contract;
 mod faults;
+mod function;
+mod oracles;
 mod plain;
 mod smollm2;
 mod stage;
