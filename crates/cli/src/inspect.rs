@@ -166,7 +166,8 @@ impl<'a> Facts<'a> {
         }
         for (at, (format, tensors, bytes)) in self.formats.iter().enumerate() {
             let name = if at == 0 { "formats" } else { "" };
-            line(name, format!("{format}, {tensors} tensors, {}", size(*bytes)));
+            let tensors = format!("{tensors} tensor{}", if *tensors == 1 { "" } else { "s" });
+            line(name, format!("{format}, {tensors}, {}", size(*bytes)));
         }
         line("weights", self.weights_line());
         if self.config.mtp() {
@@ -212,7 +213,7 @@ impl<'a> Facts<'a> {
     fn attention_line(&self) -> String {
         let heads = self.config.heads();
         format!(
-            "{} query heads, {} key heads of {}, {} rotated",
+            "{} query heads, {} KV heads of {}, {} rotated",
             heads.query,
             heads.kv,
             heads.dim,
@@ -233,11 +234,11 @@ impl<'a> Facts<'a> {
             Ok(text) => text,
             Err(error) => return format!("none that works: {error}"),
         };
-        let pre = self.pre_tokenizer().map(|pre| format!(" ({pre})")).unwrap_or_default();
+        let pre = self.pre_tokenizer().unwrap_or("tokenizer.json");
         let stops: Vec<String> =
             text.stop_tokens().iter().map(|&id| name(text.token_bytes(id), id)).collect();
-        let stops = if stops.is_empty() { "nothing".to_owned() } else { stops.join(", ") };
-        format!("byte-level BPE{pre}, {} tokens, {stops} ends a reply", text.vocab())
+        let stops = if stops.is_empty() { "nothing".to_owned() } else { stops.join(" or ") };
+        format!("byte-level BPE ({pre}), {} tokens, {stops} ends a reply", text.vocab())
     }
 }
 

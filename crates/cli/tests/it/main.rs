@@ -13,6 +13,7 @@ mod drain;
 mod faults;
 mod hops;
 mod http;
+mod inspect;
 mod leaving;
 mod lines;
 mod links;
