@@ -51,7 +51,7 @@ pub(crate) fn fill(
     out: &mut [u8],
 ) -> Result<(), WeightsError> {
     if let Format::Mlx(mlx) = tensor.format {
-        return units(files, tensor, mlx, widened, out);
+        return units(files, tensor, mlx, STEP_BYTES, widened, out);
     }
     let piece = &tensor.pieces[0];
     let source = &files[piece.file];
@@ -76,11 +76,13 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// Puts codes, scales and biases together to units, some rows at a time.
+/// Puts codes, scales and biases together to units, the rows of about `step_bytes` of codes at a
+/// time.
 fn units(
     files: &[Arc<Source>],
     tensor: &TensorInfo,
     mlx: Mlx,
+    step_bytes: usize,
     widened: bool,
     out: &mut [u8],
 ) -> Result<(), WeightsError> {
@@ -89,7 +91,7 @@ fn units(
     let (groups, code_bytes) = (tensor.cols / group, group * usize::from(mlx.bits) / 8);
     // Bytes a row of each piece.
     let wide = [groups * code_bytes, groups * scale_bytes, groups * scale_bytes];
-    let step = (STEP_BYTES / wide[0]).clamp(1, tensor.rows);
+    let step = (step_bytes / wide[0]).clamp(1, tensor.rows);
     let mut parts = wide.map(|bytes| vec![0; step * bytes]);
     let mut unit = vec![0; format.unit_bytes()];
     let mut codes = vec![0; group];
@@ -124,5 +126,52 @@ fn widen(format: Format, unit: &[u8], codes: &mut [i16], out: &mut [u8]) {
         let product = f32::from(code) * affine.a;
         let value = product + affine.c.unwrap_or(0.0);
         out.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::{Dtype, Piece};
+
+    #[test]
+    fn units_are_the_same_however_many_rows_are_read_at_once() -> Result<(), WeightsError> {
+        let (rows, cols, name) = (7, 256, format!("baton-reading-{}", std::process::id()));
+        let path = std::env::temp_dir().join(name);
+        let noise: Vec<u8> =
+            (0..16_384_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        std::fs::write(&path, &noise)
+            .map_err(|e| WeightsError::Io { path: path.clone(), source: e })?;
+        let files = [Arc::new(Source::open(&path)?)];
+        let _ = std::fs::remove_file(&path);
+        for format in Format::mlx_all() {
+            let Format::Mlx(mlx) = format else { continue };
+            let mut tensor = TensorInfo::new("x", format, &[cols, rows])?;
+            let groups = (rows * cols) as usize / usize::from(mlx.group);
+            let scales = groups * mlx.scales.bytes();
+            let codes = tensor.bytes - 2 * scales;
+            let piece = |at: usize, bytes| {
+                let (name, dims) = (String::new(), Vec::new());
+                Piece { name, dtype: Dtype::Words, dims, file: 0, at: at as u64, bytes }
+            };
+            // Apart and in another order than they are put together.
+            let places = [piece(9_000, codes), piece(5, scales), piece(4_500, scales)];
+            tensor.pieces = places.to_vec();
+            let read = |step_bytes| {
+                let mut out = vec![0; tensor.bytes];
+                units(&files, &tensor, mlx, step_bytes, false, &mut out).map(|()| out)
+            };
+            let mut expected: Vec<u8> = Vec::new();
+            for unit in 0..groups {
+                for piece in [&places[1], &places[2], &places[0]] {
+                    let bytes = piece.bytes / groups;
+                    expected.extend(&noise[piece.at as usize + unit * bytes..][..bytes]);
+                }
+            }
+            for step_bytes in [1, 300, 1 << 20] {
+                assert!(read(step_bytes)? == expected, "{format}, {step_bytes} bytes at once");
+            }
+        }
+        Ok(())
     }
 }

@@ -42,7 +42,9 @@ impl Made {
             shape: view.shape().to_vec(),
             bytes: view.data().to_vec(),
         });
-        Self { config: serde_json::from_slice(&config).unwrap(), tensors: tensors.collect() }
+        let mut tensors: Vec<Tensor> = tensors.collect();
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        Self { config: serde_json::from_slice(&config).unwrap(), tensors }
     }
 
     /// The first tensor whose name ends so.
