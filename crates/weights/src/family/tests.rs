@@ -285,7 +285,10 @@ fn gguf(bytes: &[u8]) -> Result<Config, WeightsError> {
 
 /// The file with the u32 of key `qwen35.<name>` replaced.
 fn changed(name: &str, value: u32) -> Vec<u8> {
-    let mut bytes = file(|_| ());
+    changed_in(file(|_| ()), name, value)
+}
+
+fn changed_in(mut bytes: Vec<u8>, name: &str, value: u32) -> Vec<u8> {
     let key = format!("qwen35.{name}");
     let at = bytes.windows(key.len()).position(|w| w == key.as_bytes()).unwrap() + key.len() + 4;
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -302,7 +305,9 @@ fn a_gguf_config_has_tiled_heads_and_its_trunk_ends_before_the_draft_head() {
     let other = |w: &mut Writer| {
         w.i32s("qwen35.attention.recurrent_layers", &[1, 1, 1, 0, 0]);
     };
-    assert_eq!(gguf(&file(other)).unwrap(), Config::Qwen35(config.clone()));
+    // The list counts, not the interval.
+    let listed = changed_in(file(other), "full_attention_interval", 2);
+    assert_eq!(gguf(&listed).unwrap(), Config::Qwen35(config.clone()));
     let config = Config::Qwen35(config);
     assert_eq!(from_gguf(&config, "blk.0.ssm_a"), Reading::Negate);
     assert_eq!(from_gguf(&config, "blk.0.ssm_conv1d.weight"), Reading::Taps);
