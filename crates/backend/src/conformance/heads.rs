@@ -24,7 +24,7 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
         let format = [Format::F32, Format::Bf16, Format::F16][i % 3];
         norms(checks, shape, format, [1e-6, 1e-5][i % 2]);
     }
-    for heads in checks.level.pick([6, 3, 8], [6, 8, 48]) {
+    for heads in checks.level.pick([6, 3, 130], [6, 48, 1030]) {
         gates(checks, heads);
     }
     for width in [1, 5, 64, 576] {

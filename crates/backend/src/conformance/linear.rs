@@ -81,7 +81,9 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
         }
     }
     for format in Format::plain_all().chain(Format::mlx_all()) {
-        embed(checks, format, 256);
+        for &cols in checks.level.pick(&[256][..], &[256, 1280]) {
+            embed(checks, format, cols);
+        }
     }
 }
 

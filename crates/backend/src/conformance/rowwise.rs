@@ -72,8 +72,8 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// Calls an op with some batches of the pool. The op is given the buffer of the first operand, which
-/// it writes, those of the others, and the batch.
+/// Calls an op with some batches of the pool. The op is given the buffer of the first operand,
+/// which it writes, those of the others, and the batch.
 pub(super) fn sweep<B: Backend>(
     checks: &mut Checks<'_, B>,
     case: &str,

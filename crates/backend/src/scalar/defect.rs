@@ -76,7 +76,7 @@ pub enum Defect {
     UnflushedGates,
     /// softplus goes on above 20.
     OpenSoftplus,
-    /// softplus through another logarithm, more exact than ours.
+    /// softplus as max(x, 0) + log1p(exp(-|x|)), more exact than ours.
     OtherSoftplus,
     /// The convolution takes its taps newest first.
     ReversedTaps,

@@ -53,7 +53,7 @@ pub(super) fn decay(defect: Option<Defect>, a: f32, dt_bias: f32, amplitude: f32
     let x = a + dt_bias;
     let softplus = match defect {
         Some(Defect::OpenSoftplus) => arith::exp::log1p(exp(x)),
-        Some(Defect::OtherSoftplus) if x <= 20.0 => f64::from(x).exp().ln_1p() as f32,
+        Some(Defect::OtherSoftplus) => x.max(0.0) + arith::exp::log1p(exp(-x.abs())),
         Some(Defect::UnflushedGates) => return exp(-(amplitude * arith::exp::softplus(x))),
         _ => return gdn::decay(a, dt_bias, amplitude),
     };
