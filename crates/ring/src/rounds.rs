@@ -89,12 +89,15 @@ impl<'a> Rounds<'a> {
 
     /// Issues every round that the streams and the depth allow.
     pub(crate) fn issue(&mut self) -> Result<(), RingError> {
-        while let Some(round) = self.sched.next_round() {
-            let payload = round.plan.encode()?;
+        while let Some(mut round) = self.sched.next_round() {
             let since = Instant::now();
             self.engine
                 .step(&round.plan, Input::Tokens(&round.tokens), &mut self.rows)
                 .map_err(|error| RingError::Stage { rank: Rank(0), error })?;
+            for (keep, held) in round.plan.keeps.iter_mut().zip(self.engine.held()) {
+                keep.held &= held;
+            }
+            let payload = round.plan.encode()?;
             self.links.set_progress(round.number, self.landed);
             let (plan, number) = (&round.plan, round.number);
             let hidden = self.engine.hidden();

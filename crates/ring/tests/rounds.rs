@@ -26,7 +26,7 @@ use wire::control::{Describe, Shapes};
 use wire::describe::RowDtype;
 use wire::frame::Kind;
 use wire::layout::Layout;
-use wire::plan::{Entry, Mode, Op, Plan, Want};
+use wire::plan::{Entry, Keep, KeepOp, Mode, Op, Plan, Want};
 use wire::ring_check::Expected;
 
 const LAYERS: u32 = 8;
@@ -403,7 +403,7 @@ fn entry(id: u32, op: Op, first: u32, rows: u32, accepted: u32, generation: u32)
 }
 
 /// A prompt, a second stream beside windows of five rows of which none, some and all stay, a round
-/// without streams, a close.
+/// without streams that keeps one, a close, a stream that goes on from the keep.
 fn script() -> Vec<(Plan, Vec<u32>)> {
     let rounds = vec![
         vec![entry(0, Op::Open, 0, 30, 0, 0)],
@@ -413,12 +413,18 @@ fn script() -> Vec<(Plan, Vec<u32>)> {
         vec![],
         vec![entry(0, Op::Continue, 65, 5, 5, 4), entry(1, Op::Continue, 13, 1, 1, 3)],
         vec![entry(0, Op::Continue, 68, 1, 3, 5), entry(1, Op::Close, 14, 0, 1, 4)],
+        vec![Entry { resume: 60, ..entry(2, Op::Resume, 60, 5, 0, 0) }],
     ];
+    let keep = |op, stream| Keep { key: 7, stream: StreamId(stream), position: 60, op, held: true };
+    let keeps = [(4, keep(KeepOp::Save, 0)), (7, keep(KeepOp::Restore, 2))];
     let mut random = 1u32;
     rounds
         .into_iter()
-        .map(|entries| {
-            let plan = Plan { mode: Mode::Window, entries, cuts: Vec::new(), keeps: Vec::new() };
+        .enumerate()
+        .map(|(round, entries)| {
+            let keeps = keeps.iter().filter(|(at, _)| *at == round).map(|(_, keep)| *keep);
+            let keeps = keeps.collect();
+            let plan = Plan { mode: Mode::Window, entries, cuts: Vec::new(), keeps };
             let tokens = (0..plan.rows()).map(|_| {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 (random >> 20) % 64
