@@ -71,6 +71,7 @@ const RULES: &[Rule] = &[
     size::width,
     names::banned,
     words::forbidden,
+    words::families,
     words::unfinished,
     words::whitespace,
     words::registry,

@@ -19,8 +19,6 @@ const PURE: &[(&str, &[&str], &str)] = &[
     ("arith", WORLD, "the arithmetic is a function"),
     ("wire", WORLD, "messages know no I/O"),
     ("sched", WORLD, "the scheduler is a function of its calls"),
-    ("backend", &["llama", "Llama"], "a backend knows no model"),
-    ("cpu", &["llama", "Llama"], "a backend knows no model"),
 ];
 
 /// Sockets, threads, clocks and files.
@@ -147,11 +145,6 @@ mod tests {
         let text = "use std::time::Instant; // std::net\n";
         assert_eq!(pure(&planted("crates/sched/src/a.rs", text)).len(), 1);
         assert!(pure(&planted("crates/ring/src/a.rs", text)).is_empty());
-    }
-
-    #[test]
-    fn a_model_name_in_a_backend_is_refused() {
-        assert_eq!(pure(&planted("crates/cpu/src/a.rs", "struct Llama;\n")).len(), 1);
     }
 
     #[test]

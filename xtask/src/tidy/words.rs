@@ -17,6 +17,10 @@ const FORBIDDEN: &[(&str, &str)] = &[
 /// Marks of unfinished work.
 const UNFINISHED: &[(&str, &str)] = &[("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("dbg", "!")];
 
+/// Names of model families, and the crates that run every family alike.
+const FAMILIES: &[&str] = &["qwen", "llama"];
+const UNAWARE: &[&str] = &["api", "backend", "cpu", "ring", "sched", "wire"];
+
 /// The registry of every crate.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
@@ -33,6 +37,15 @@ pub fn forbidden(file: &File) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// A family's name where all families are the same.
+pub fn families(file: &File) -> Vec<Finding> {
+    let inside = |name: &&&str| file.path.starts_with(&format!("crates/{name}/src/"));
+    let Some(name) = UNAWARE.iter().find(inside) else { return Vec::new() };
+    let known = |line: &str| FAMILIES.iter().find(|family| line.to_lowercase().contains(**family));
+    let lines = file.lines().filter_map(|(number, line)| Some((number, known(line)?)));
+    lines.map(|(at, family)| file.fault(at, format!("`{name}` knows of {family}"))).collect()
 }
 
 /// Work that was left for later.
@@ -96,6 +109,18 @@ mod tests {
             let file = planted("README.md", &format!("fine\nsee {}{tail}x\n", head.to_uppercase()));
             let found = forbidden(&file);
             assert!(matches!(&found[..], [one] if one.line == 2), "{head}{tail}");
+        }
+    }
+
+    #[test]
+    fn a_familys_name_is_refused_where_all_are_the_same() {
+        for (name, text) in [("sched", "fine\n// as Qwen3.5 does\n"), ("cpu", "\nfn llama() {}\n")]
+        {
+            let found = families(&planted(&format!("crates/{name}/src/a.rs"), text));
+            assert!(matches!(&found[..], [one] if one.line == 2), "{name}: {text}");
+        }
+        for path in ["crates/stage/src/model/llama.rs", "crates/cpu/tests/it/llama.rs"] {
+            assert!(families(&planted(path, "// llama\n")).is_empty(), "{path}");
         }
     }
 
