@@ -4,7 +4,8 @@
 //! of the pool: the row counts of [`Level`], permuted, and cut in two everywhere. As a row's result
 //! depends on that row alone, all of them must give the pool's bytes. Rows that hold NaN, infinity
 //! or 2^60 and more must come out non-finite; their values are not compared. The reference itself
-//! must meet no subnormal result on the way.
+//! must meet no subnormal result on the way. Ops with a state are called with rounds of several
+//! streams that add up to the same rows in every way, and the state is compared after each round.
 
 use std::fmt;
 use std::ops::Range;

@@ -4,6 +4,7 @@ use arith::a16::quantise_slice;
 use arith::attention::{KvDtype, attend};
 use arith::float::{f16_to_f32, f32_to_f16, flush, is_spoilt};
 use arith::format::{Format, Matrix, read_row};
+use arith::gdn::{self, Gates, Gdn, HeadOrder};
 use arith::head::argmax;
 use arith::linear::{GROUPS, group_slices, linear};
 use arith::rope::{Pairing, RopeRows, rotate};
@@ -20,9 +21,8 @@ fn worst(got: &[f32], want: &[f64]) -> f64 {
 
 #[test]
 fn linears_are_close_to_the_exact_sums() {
-    for format in [Format::Q4_0, Format::Q4_1, Format::Q8_0, Format::F32, Format::F16, Format::Bf16]
-    {
-        let (rows, cols) = (16, 1184);
+    for format in Format::plain_all().chain(Format::mlx_all()) {
+        let (rows, cols) = (16, 1184 / format.unit_values() * format.unit_values());
         let mut noise = Noise(11);
         let x = noise.units(cols);
         let bytes: Vec<u8> = if format.is_float() {
@@ -70,6 +70,65 @@ fn attention_is_close_to_an_exact_softmax() {
         let e = worst(&got, &want);
         assert!(e < 1e-5, "{keys} keys: {e}");
     }
+}
+
+/// One row through a value head in f64, as qwen3_5 states it: decay, read, update, read.
+fn delta_rule(s: &mut [Vec<f64>], q: &[f32], k: &[f32], v: &[f32], gates: Gates) -> Vec<f64> {
+    let read = |s: &[Vec<f64>], x: &[f32], at: usize| -> f64 {
+        s.iter().zip(x).map(|(s, &x)| s[at] * f64::from(x)).sum()
+    };
+    s.iter_mut().flatten().for_each(|s| *s *= f64::from(gates.decay));
+    let d: Vec<f64> = (0..v.len())
+        .map(|at| f64::from(gates.beta) * (f64::from(v[at]) - read(s, k, at)))
+        .collect();
+    for (s, &k) in s.iter_mut().zip(k) {
+        s.iter_mut().zip(&d).for_each(|(s, d)| *s += f64::from(k) * d);
+    }
+    (0..v.len()).map(|at| read(s, q, at)).collect()
+}
+
+#[test]
+fn the_delta_rule_stays_close_to_f64_over_many_rows() {
+    let (kd, vd, mut noise) = (64, 24, Noise(16));
+    let mut s = vec![0.0; kd * vd];
+    let mut exact = vec![vec![0.0; vd]; kd];
+    for row in 0..400 {
+        let (mut q, mut k, v) = (noise.units(kd), noise.units(kd), noise.units(vd));
+        gdn::l2_norm(&mut q, Some(gdn::query_scale(kd)));
+        gdn::l2_norm(&mut k, None);
+        let length: f64 = k.iter().map(|&k| f64::from(k) * f64::from(k)).sum();
+        assert!((length - 1.0).abs() < 1e-5);
+        let gates = Gates {
+            beta: gdn::beta(4.0 * noise.unit()),
+            decay: gdn::decay(noise.unit(), -2.0, 0.5),
+        };
+        let mut out = vec![0.0; vd];
+        gdn::step(&mut s, &q, &k, &v, gates, &mut out);
+        let want = delta_rule(&mut exact, &q, &k, &v, gates);
+        let e = worst(&out, &want).max(worst(&s, &exact.concat()));
+        assert!(e < 1e-5, "row {row}: {e}");
+    }
+}
+
+#[test]
+fn gates_are_close_to_their_formulas() {
+    for i in 0..2000 {
+        let (x, amplitude) = (-60.0 + 0.05 * i as f32, [0.01, 1.0, 16.0][i % 3]);
+        let exact = |x: f32| f64::from(x);
+        let beta = 1.0 / (1.0 + libm::exp(-exact(x)));
+        assert!((exact(gdn::beta(x)) - beta).abs() < 1e-6 * beta.max(1e-4), "beta {x}");
+        let decay = libm::exp(-exact(amplitude) * libm::log1p(libm::exp(exact(x + 0.5))));
+        let e = (exact(gdn::decay(x, 0.5, amplitude)) - decay).abs();
+        assert!(e < 4e-6 * decay.max(1e-4), "decay {x} {amplitude}: {e}");
+    }
+}
+
+#[test]
+fn value_heads_find_their_key_head_in_either_order() {
+    let gdn = |order| Gdn { keys: 2, values: 6, key_dim: 4, value_dim: 1, taps: 2, order };
+    let heads = |order| (0..6).map(|h| gdn(order).key_of(h)).collect::<Vec<_>>();
+    assert_eq!(heads(HeadOrder::Grouped), [0, 0, 0, 1, 1, 1]);
+    assert_eq!(heads(HeadOrder::Tiled), [0, 1, 0, 1, 0, 1]);
 }
 
 #[test]
