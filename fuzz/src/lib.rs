@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use weights::Checkpoint;
 
 /// Names the folder that takes the seeds.
 const SEEDS: &str = "BATON_FUZZ_SEEDS";
@@ -25,6 +26,27 @@ pub fn plant(seeds: impl IntoIterator<Item = Vec<u8>>) {
             panic!("{}: {error}", path.display());
         }
     }
+}
+
+/// Every tensor that a whole checkpoint promises can be read.
+///
+/// # Panics
+/// Where one can't, or is not what it was said to be.
+pub fn read(checkpoint: &Checkpoint) {
+    let mut buffer = Vec::new();
+    for info in checkpoint.tensors() {
+        let Ok(matrix) = checkpoint.read(&info.name, &mut buffer) else {
+            panic!("{}: expected a tensor of a whole model", info.name);
+        };
+        assert_eq!(matrix.bytes.len(), matrix.rows * matrix.row_bytes());
+        assert_eq!(matrix.rows * matrix.cols, info.rows * info.cols);
+        assert!(checkpoint.digest(&info.name).is_ok());
+    }
+    let layers = checkpoint.config().layers();
+    let trunk = |layer: Option<u32>| layer.is_none_or(|layer| layer < layers);
+    let tensors = checkpoint.tensors().iter().filter(|info| trunk(info.layer()));
+    let all: u64 = tensors.map(|info| info.bytes as u64).sum();
+    assert_eq!(checkpoint.bytes_of(0..layers, true), all);
 }
 
 /// A file of `golden/`.

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use crate::step::{self, Steps};
 
 /// The targets, with the largest single allocation that each may make, in MiB.
-const TARGETS: [(&str, u32); 8] = [
+const TARGETS: [(&str, u32); 9] = [
+    ("folders", 16),
     ("gguf", 16),
     ("header", 16),
     ("templates", 256),
