@@ -41,12 +41,8 @@ const FULL_FLOAT: [Shape; 9] = [
     (17408, &[4]),
 ];
 
-/// The MLX formats that are called with every batch; the others are with a few.
-const MLX: [Mlx; 3] = [
-    Mlx { bits: 4, group: 64, scales: Scales::Bf16 },
-    Mlx { bits: 8, group: 32, scales: Scales::F16 },
-    Mlx { bits: 3, group: 128, scales: Scales::F32 },
-];
+/// The MLX format that is called with every batch; the others are with a few.
+const MLX: Format = Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 });
 
 pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
     let (blocks, floats): (&[Shape], &[Shape]) = match checks.level {
@@ -54,14 +50,10 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
         Level::Full => (&FULL, &FULL_FLOAT),
     };
     let (every, few) = (batches(checks.level), few_batches(checks.level));
-    let mlx = &MLX[..checks.level.pick(1, 3)];
-    let main: Vec<Format> =
-        Format::plain_all().chain(mlx.iter().map(|&mlx| Format::Mlx(mlx))).collect();
+    let main: Vec<Format> = Format::plain_all().chain([MLX]).collect();
     for &format in &main {
         let batches = match format {
-            Format::Q5_0 | Format::Q5_1 | Format::Q5K | Format::Q6K => {
-                checks.level.pick(&few, &every)
-            }
+            Format::Q5_0 | Format::Q5_1 | Format::Q5K | Format::Q6K => &few,
             _ => &every,
         };
         for &(cols, outputs) in if format.is_float() { floats } else { blocks } {
