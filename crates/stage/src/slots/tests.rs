@@ -176,11 +176,6 @@ fn every_wrong_keep_has_its_name_and_changes_nothing() {
             vec![keep(9, save, 1, 70)]
         }),
         (
-            "EmptyShape: positions of a keep",
-            vec![entry(2, Op::Open, 0, 1, 0, 0)],
-            vec![keep(9, save, 2, 0)],
-        ),
-        (
             "BadOpen: stream 2: generation",
             vec![Entry { generation: Generation(1), ..resume(2, 70, 1) }],
             { vec![keep(7, restore, 2, 70)] },
@@ -190,6 +185,9 @@ fn every_wrong_keep_has_its_name_and_changes_nothing() {
         let error = refusal(&mut slots, &keeping(entries, keeps));
         assert!(error.starts_with(expected), "{error} is not {expected}");
     }
+    let start = keeping(vec![], vec![keep(9, save, 1, 0)]);
+    let error = refusal(&mut opened(70), &start);
+    assert_eq!(error, "EmptyShape: positions of a keep: expected at least 1, found 0");
     let mut many = opened(1);
     let settle = entry(1, Op::Continue, 1, 0, 1, 1);
     let keeps = |keys: std::ops::Range<u64>| keys.map(|key| keep(key, save, 1, 1)).collect();

@@ -26,7 +26,7 @@ pub const SHAPES: Shapes = Shapes {
 pub const LAYERS: u32 = 3;
 
 /// A made checkpoint; its file is gone as soon as it is open.
-fn made(write: impl FnOnce(&Path) -> Result<(), weights::WeightsError>) -> Checkpoint {
+pub fn made(write: impl FnOnce(&Path) -> Result<(), weights::WeightsError>) -> Checkpoint {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let name = format!("stage-{}-{number}.gguf", std::process::id());

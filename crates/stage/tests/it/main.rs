@@ -5,6 +5,7 @@ mod chain;
 mod contract;
 mod faults;
 mod function;
+mod lives;
 mod oracles;
 mod plain;
 mod smollm2;

@@ -10,7 +10,8 @@ use weights::synthetic;
 use wire::plan::{Op, Plan};
 
 use crate::chain::{
-    Chain, Kind, LAYERS, SHAPES, checkpoint, config, cpu, entry, same, say, stage, tiny, tokens,
+    Chain, Kind, LAYERS, SHAPES, checkpoint, config, cpu, entry, hybrid, same, say, stage, tiny,
+    tokens,
 };
 use crate::plain::Plain;
 
@@ -120,4 +121,18 @@ fn need_adds_up_over_ranges() {
     // 3 layers, 24 pages of 64 keys, 2 heads of 16 values, keys and values, 2 bytes.
     assert_eq!(whole.kv_bytes, 3 * 24 * 64 * 2 * 16 * 2 * 2);
     assert!(parts[0].buffers_bytes > parts[1].buffers_bytes, "the logits are with the ends");
+}
+
+#[test]
+fn states_are_needed_by_recurrent_layers_and_keys_by_the_others() {
+    let need = |range| need_bytes(hybrid(), &config(range), &SHAPES).unwrap();
+    let (recurrent, attention) = (need(0..1), need(1..2));
+    assert_eq!((recurrent.kv_bytes, attention.state_bytes), (0, 0));
+    // 24 pages of 64 keys, 2 heads of 32 values, keys and values, 2 bytes.
+    assert_eq!(attention.kv_bytes, 24 * 64 * 2 * 32 * 2 * 2);
+    // 4 slots: two states of 4 heads of 16 x 24 and 3 rows of 160 channels, 32 rows of those
+    // channels and 4 pairs of gates.
+    let state = 4 * 16 * 24 + 3 * 160;
+    assert_eq!(recurrent.state_bytes, 4 * 4 * (2 * state + 32 * (160 + 8)));
+    assert_eq!(need(0..LAYERS).state_bytes, 2 * recurrent.state_bytes);
 }
