@@ -1,7 +1,6 @@
 //! Checkpoints as files: what opens, what is refused, and the one real model.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod families;
 mod folder;
 mod folders;
 mod header;
@@ -10,4 +9,5 @@ mod open;
 mod oracles;
 mod part;
 mod smollm2;
+mod synthetic;
 mod tiny;
