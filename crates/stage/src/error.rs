@@ -46,7 +46,7 @@ pub enum StageError {
         /// The plan's.
         found: u32,
     },
-    /// A long window of which a part is accepted; `slots::WINDOW_ROWS_MAX` says why not.
+    /// A window of more than `wire::limit::WINDOW_ROWS_MAX` rows of which a part is accepted.
     #[error(
         "LongWindow: stream {id}: all or none of {rows} rows, or at most {most} rows, \
          found {found} accepted"
@@ -104,7 +104,7 @@ pub enum StageError {
     /// More kept states than a rank's table holds.
     #[error("TooManyKeeps: at most {most}, found {found}")]
     TooManyKeeps {
-        /// `slots::KEEPS_MAX`.
+        /// `wire::limit::KEEPS_MAX`.
         most: usize,
         /// With the plan's.
         found: usize,

@@ -27,15 +27,10 @@ mod keeps;
 mod pages;
 
 pub use effects::{Effects, KeepEffect, PageCopy, Settled, Span, Track};
-pub use keeps::KEEPS_MAX;
+pub use wire::limit::WINDOW_ROWS_MAX;
 
 use keeps::{Kept, half_full};
 use pages::{Changes, Pages};
-
-/// Most rows of a window that may settle in part. A recurrent layer keeps the rows of such a window
-/// (its projections, not its states) until it is settled; drafts are shorter, and whoever sends a
-/// longer one, a chunk of a prompt, knows all its tokens.
-pub const WINDOW_ROWS_MAX: u32 = 32;
 
 /// The table of a rank.
 #[derive(Clone, Debug, Default)]

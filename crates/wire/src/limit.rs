@@ -12,8 +12,10 @@ pub const PLAN_BYTES_MAX: usize = 1 << 20;
 pub const PART_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of a stop's reason.
 pub const REASON_BYTES_MAX: usize = 4096;
-/// Most keeps of a plan.
+/// Most keeps of a plan, and most that a rank holds.
 pub const KEEPS_MAX: usize = 4096;
+/// Most rows of a window that may settle in part.
+pub const WINDOW_ROWS_MAX: u32 = 32;
 /// Most rows of a round, whatever the agreed shapes say.
 pub const ROUND_ROWS_MAX: u32 = 1 << 20;
 /// Most layers of a model.

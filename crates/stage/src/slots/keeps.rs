@@ -8,14 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arith::base::{StreamId, TILE_KEYS, pages_of};
+use wire::limit::KEEPS_MAX;
 use wire::plan::{Entry, Keep, KeepOp, Op, Plan};
 
 use super::pages::Changes;
 use super::{Effects, KeepEffect, Slot, Slots};
 use crate::StageError;
-
-/// Most keeps that a rank holds.
-pub const KEEPS_MAX: usize = 4096;
 
 /// One kept state.
 #[derive(Clone, Debug, PartialEq, Eq)]
