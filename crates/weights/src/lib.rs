@@ -1,12 +1,14 @@
-//! Checkpoints: bounded readers of files. One name a tensor whatever the container:
-//! GGUF's (`token_embd.weight`, `blk.N.attn_q.weight`, `output_norm.weight`, `output.weight`), and
-//! one meaning: what [`Checkpoint::read`] gives is ready for a layer program, so norm weights are
-//! effective (`1 + w` taken), `ssm_a` is exp(A_log), `ssm_conv1d.weight` is `[taps, channels]`.
+//! Checkpoints: bounded readers of GGUF files and of model folders (safetensors, Hugging Face's and
+//! MLX's). One name a tensor whatever the container, GGUF's (`token_embd.weight`,
+//! `blk.N.attn_q.weight`, `output_norm.weight`, `output.weight`), and one meaning: what
+//! [`Checkpoint::read`] gives is ready for a layer program, so norm weights are effective (`1 + w`
+//! taken), `ssm_a` is exp(A_log), `ssm_conv1d.weight` is `[taps, channels]`.
 //!
-//! [`Checkpoint::open`] reads a file's header alone: every count is held against its limit, every
-//! tensor that the family needs is there with its shape, and nothing is left over. The values stay
-//! in the file until a stage asks for them: a rank reads the bytes of its own layers only. A file
-//! may hold a part of its model ([`cut()`]); a [`Manifest`] beside it then says what the whole is.
+//! [`Checkpoint::open`] reads headers and configs alone: every count is held against its limit,
+//! every tensor that the family needs is there with its shape, and nothing is left over. The values
+//! stay in the files until a stage asks for them: a rank reads the bytes of its own layers only.
+//! Files may hold a part of their model ([`cut()`]); a [`Manifest`] beside them then says what the
+//! whole is.
 pub mod checkpoint;
 pub mod config;
 mod cut;

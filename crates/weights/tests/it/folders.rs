@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use baton_weights::Checkpoint;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::folder::Folder;
@@ -367,4 +368,42 @@ fn an_override_holds_however_its_path_is_nested() {
     assert_eq!(kinds(&made.open().unwrap()), expected);
     made.config["quantization"][path] = json!(true);
     assert_eq!(kinds(&made.open().unwrap()), expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_mutated_folder_never_panics(
+        edits in prop::collection::vec((0usize..30_000, any::<u8>()), 1..4),
+        digits in prop::collection::vec((0usize..30_000, b'0'..=b'9'), 0..4),
+        in_config in any::<bool>(),
+    ) {
+        let folder = Folder::new();
+        for name in ["config.json", "model.safetensors"] {
+            let mut bytes = std::fs::read(tiny(MLX).join(name)).unwrap();
+            if in_config == (name == "config.json") {
+                let most = bytes.len().min(28_000);
+                for &(at, value) in &edits {
+                    bytes[at % most] = value;
+                }
+                // Where a digit was, so that the text stays JSON.
+                for &(at, digit) in &digits {
+                    let digits = bytes[at % most..most].iter_mut();
+                    digits.filter(|byte| byte.is_ascii_digit()).take(1).for_each(|b| *b = digit);
+                }
+            }
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        match Checkpoint::open(folder.path()) {
+            Ok(checkpoint) => {
+                let mut buffer = Vec::new();
+                for tensor in checkpoint.tensors() {
+                    let matrix = checkpoint.read(&tensor.name, &mut buffer).unwrap();
+                    prop_assert_eq!(matrix.bytes.len(), matrix.rows * matrix.row_bytes());
+                }
+            }
+            Err(error) => prop_assert!(error.to_string().len() < 8 << 10),
+        }
+    }
 }
