@@ -1,14 +1,16 @@
 //! Rates of the kernels, a JSON line each: billions of multiply-adds a second, by the clock and
 //! by the processor time of the process (which leaves busy neighbours out; good for one thread).
 //!
-//! `cargo run --release -p baton-cpu --example kernels [THREADS...] [FORMATS...]`
+//! `cargo run --release -p baton-cpu --example kernels [THREADS...] [FORMATS...] [SHAPES...]`
+//!
+//! A shape is named by a part of its name; with one, only linear layers run.
 #![allow(clippy::unwrap_used, reason = "a measuring tool")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arith::attention::{Heads, KvDtype};
-use arith::format::{Format, Matrix};
+use arith::format::{Format, Matrix, Mlx, Scales};
 use backend::{Backend, RowAt, RowMap};
 use baton_cpu::{Cpu, Isa, Linear, Rows};
 
@@ -18,29 +20,62 @@ const CASE: Duration = Duration::from_millis(400);
 const FOOTPRINT_BYTES: usize = 96 << 20;
 
 /// Outputs, K, what it is.
-const SHAPES: [(usize, usize, &str); 5] = [
+const SHAPES: [(usize, usize, &str); 6] = [
     (960, 576, "smollm2 qkv"),
     (3072, 576, "smollm2 gate up"),
     (576, 1536, "smollm2 down"),
     (49152, 576, "smollm2 head"),
     (2048, 2048, "2048 wide"),
+    (5120, 5120, "5120 wide"),
+];
+
+const fn mlx(bits: u8, group: u8, scales: Scales) -> Format {
+    Format::Mlx(Mlx { bits, group, scales })
+}
+
+/// Of MLX, each width in its usual group, and the 4 bits in all.
+const FORMATS: [Format; 20] = [
+    Format::Q4_0,
+    Format::Q4_1,
+    Format::Q5_0,
+    Format::Q5_1,
+    Format::Q8_0,
+    Format::Q4K,
+    Format::Q5K,
+    Format::Q6K,
+    mlx(2, 64, Scales::Bf16),
+    mlx(3, 64, Scales::Bf16),
+    mlx(4, 32, Scales::Bf16),
+    mlx(4, 64, Scales::Bf16),
+    mlx(4, 64, Scales::F16),
+    mlx(4, 128, Scales::F32),
+    mlx(5, 64, Scales::Bf16),
+    mlx(6, 64, Scales::Bf16),
+    mlx(8, 64, Scales::Bf16),
+    Format::F16,
+    Format::Bf16,
+    Format::F32,
 ];
 
 fn main() {
-    // Numbers are thread counts, words are formats; none asks for all.
-    let (asked, formats): (Vec<String>, Vec<String>) =
+    // Numbers are thread counts, other words formats or parts of shapes; none asks for all.
+    let (threads, words): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|a| a.parse::<usize>().is_ok());
-    let asked: Vec<usize> = asked.iter().map(|a| a.parse().unwrap()).collect();
-    let asked = if asked.is_empty() { vec![1, 2] } else { asked };
-    for threads in asked {
+    let threads: Vec<usize> = threads.iter().map(|a| a.parse().unwrap()).collect();
+    let threads = if threads.is_empty() { vec![1, 2] } else { threads };
+    let (formats, shapes): (Vec<String>, Vec<String>) =
+        words.into_iter().partition(|a| a.parse::<Format>().is_ok());
+    let known = |format: &Format| formats.is_empty() || formats.contains(&format.to_string());
+    let asked = |shape: &str| shapes.is_empty() || shapes.iter().any(|a| shape.contains(a));
+    for threads in threads {
         let cpu = Cpu::new(threads, Isa::Auto).unwrap();
-        for format in [Format::Q4_1, Format::Q4_0, Format::Q8_0, Format::F16, Format::F32] {
-            if !formats.is_empty() && !formats.iter().any(|f| *f == format.to_string()) {
-                continue;
-            }
-            for shape in SHAPES {
+        for format in FORMATS.into_iter().filter(known) {
+            for shape in SHAPES.into_iter().filter(|&(_, _, name)| asked(name)) {
                 linear(&cpu, format, shape);
             }
+        }
+        if !shapes.is_empty() {
+            continue;
         }
         for (rows, keys) in [(1, 512), (1, 4096), (512, 512)] {
             attention(&cpu, rows, keys);
@@ -115,6 +150,9 @@ fn stored(format: Format, values: usize) -> Vec<u8> {
 }
 
 fn linear(cpu: &Cpu, format: Format, (outputs, cols, what): (usize, usize, &str)) {
+    if !cols.is_multiple_of(format.unit_values()) {
+        return;
+    }
     let bytes = stored(format, outputs * cols);
     let matrix = Matrix { format, rows: outputs, cols, bytes: &bytes };
     let copies = (FOOTPRINT_BYTES / bytes.len()).clamp(1, 64);
@@ -131,12 +169,14 @@ fn linear(cpu: &Cpu, format: Format, (outputs, cols, what): (usize, usize, &str)
                 cpu.project(&x, rows, &[weights], &mut [&mut out]);
             }
         });
+        let best = best.over(walk);
         println!(
-            "{{\"op\":\"project\",\"format\":\"{}\",\"shape\":\"{what}\",\"outputs\":{outputs},\
-             \"k\":{cols},\"rows\":{rows},\"threads\":{},{}}}",
-            format,
+            "{{\"op\":\"project\",\"format\":\"{format}\",\"shape\":\"{what}\",\
+             \"outputs\":{outputs},\"k\":{cols},\"rows\":{rows},\"threads\":{},{},\
+             \"weight_gb_a_cpu_s\":{:.1}}}",
             cpu.threads(),
-            best.over(walk).json(rows * outputs * cols),
+            best.json(rows * outputs * cols),
+            bytes.len() as f64 / best.cpu / 1e9,
         );
     }
 }

@@ -16,70 +16,67 @@ pub(crate) const QUAD: usize = 8;
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn quad<const BITS: usize>(strip: *const u8, v: usize) -> [__m256i; 4] {
-    let (low, high) = const { planes(BITS) };
-    // SAFETY: the planes of a strip follow each other.
+    // SAFETY: the caller's promise.
     unsafe {
-        let lower = plane(low, strip, v);
-        if high == 0 {
-            return lower;
+        if BITS == 4 {
+            let x = _mm256_loadu_si256(strip.add(32 * v).cast());
+            let mask = _mm256_set1_epi16(15);
+            return [
+                _mm256_and_si256(x, mask),
+                _mm256_and_si256(_mm256_srli_epi16::<4>(x), mask),
+                _mm256_and_si256(_mm256_srli_epi16::<8>(x), mask),
+                _mm256_srli_epi16::<12>(x),
+            ];
         }
-        let upper = plane(high, strip.add(strip_values(BITS) * low), v);
-        let join = |i: usize| {
-            let raised = if low == 4 {
-                _mm256_slli_epi16::<4>(upper[i])
-            } else {
-                _mm256_slli_epi16::<2>(upper[i])
-            };
-            _mm256_or_si256(lower[i], raised)
-        };
-        [join(0), join(1), join(2), join(3)]
+        let (even, odd) = (joined::<BITS>(strip, 2 * v), joined::<BITS>(strip, 2 * v + 1));
+        let mask = _mm256_set1_epi16(0xff);
+        [
+            _mm256_and_si256(even, mask),
+            _mm256_and_si256(odd, mask),
+            _mm256_srli_epi16::<8>(even),
+            _mm256_srli_epi16::<8>(odd),
+        ]
     }
 }
 
-/// The fields of one plane of `bits` bits that belong to a [`quad`].
+/// Codes in bytes: field `i` of every byte of the lower plane under that of the upper.
 ///
 /// # Safety
-/// As [`quad`], for the plane.
+/// `strip` points to the codes of a strip, which has the field.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn plane(bits: usize, plane: *const u8, v: usize) -> [__m256i; 4] {
-    // SAFETY: a vector holds as many quads as a 16-bit lane has four fields.
-    let load = |i: usize| unsafe { _mm256_loadu_si256(plane.add(32 * i).cast()) };
-    let moved = |x: __m256i, by: usize| _mm256_srl_epi16(x, _mm_cvtsi32_si128(by as i32));
-    let field = |mask: i16, x: __m256i| _mm256_and_si256(x, _mm256_set1_epi16(mask));
-    match bits {
-        8 => {
-            let (x, y) = (load(2 * v), load(2 * v + 1));
-            [field(0xff, x), _mm256_srli_epi16::<8>(x), field(0xff, y), _mm256_srli_epi16::<8>(y)]
+unsafe fn joined<const BITS: usize>(strip: *const u8, i: usize) -> __m256i {
+    let (low, high) = const { planes(BITS) };
+    // SAFETY: the planes of a strip follow each other.
+    unsafe {
+        let lower = fields(low, strip, i, 0);
+        if high == 0 {
+            return lower;
         }
-        4 => {
-            let x = load(v);
-            [
-                field(15, x),
-                field(15, _mm256_srli_epi16::<4>(x)),
-                field(15, _mm256_srli_epi16::<8>(x)),
-                _mm256_srli_epi16::<12>(x),
-            ]
-        }
-        2 => {
-            let x = moved(load(v / 2), v % 2 * 8);
-            [
-                field(3, x),
-                field(3, _mm256_srli_epi16::<2>(x)),
-                field(3, _mm256_srli_epi16::<4>(x)),
-                field(3, _mm256_srli_epi16::<6>(x)),
-            ]
-        }
-        _ => {
-            let x = moved(load(0), v * 4);
-            [
-                field(1, x),
-                field(1, _mm256_srli_epi16::<1>(x)),
-                field(1, _mm256_srli_epi16::<2>(x)),
-                field(1, _mm256_srli_epi16::<3>(x)),
-            ]
-        }
+        _mm256_or_si256(lower, fields(high, strip.add(strip_values(BITS) * low), i, low))
     }
+}
+
+/// Field `i` of every byte of a plane of `bits` bits, raised by `up` in its byte.
+///
+/// # Safety
+/// `plane` has the field.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn fields(bits: usize, plane: *const u8, i: usize, up: usize) -> __m256i {
+    let (a_byte, mask) = (8 / bits, 0xff_u8 >> (8 - bits) << up);
+    // SAFETY: the caller's promise.
+    let x = unsafe { _mm256_loadu_si256(plane.add(32 * (i / a_byte)).cast()) };
+    if bits == 8 {
+        return x;
+    }
+    let from = i % a_byte * bits;
+    let moved = if from < up {
+        _mm256_sll_epi16(x, _mm_cvtsi32_si128((up - from) as i32))
+    } else {
+        _mm256_srl_epi16(x, _mm_cvtsi32_si128((from - up) as i32))
+    };
+    _mm256_and_si256(moved, _mm256_set1_epi8(mask as i8))
 }
 
 /// The unit's own scales and offsets, which factors multiply; zeros in formats without factors.

@@ -108,6 +108,7 @@ const fn layout_of(kind: usize) -> Layout {
 ///
 /// # Safety
 /// As [`gemv_a16_blocks_avx2`].
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn panel_rows<const BITS: usize, const KIND: usize, const R: usize>(
     linear: &Linear,
@@ -144,7 +145,7 @@ unsafe fn panel_rows<const BITS: usize, const KIND: usize, const R: usize>(
                         let block = unit * layout.blocks + b;
                         let codes = record.add(b * layout.block_bytes());
                         let q = q.as_ptr().add(block * layout.block);
-                        let dots = dots::<BITS, R>(codes, layout.block, q, a16.cols);
+                        let dots = dots::<BITS, KIND, R>(codes, layout.block, q, a16.cols);
                         scale(layout, codes, heads, &dots, sums.at(block), &mut acc);
                     }
                 }
@@ -236,13 +237,14 @@ pub(crate) fn store(g: [__m256; GROUPS], spoilt: bool, out: &mut [f32]) {
     out.copy_from_slice(&lanes[..len]);
 }
 
-/// The integer dots of one block of `values` codes with R rows, the rows `stride` apart.
+/// The integer dots of one block of `values` codes with R rows, the rows `stride` apart. Each kind
+/// has a copy of its own, with one caller, so that it becomes part of its kernel.
 ///
 /// # Safety
 /// `codes` must hold the block and each row its integers from `q` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dots<const BITS: usize, const R: usize>(
+unsafe fn dots<const BITS: usize, const KIND: usize, const R: usize>(
     codes: *const u8,
     values: usize,
     q: *const i16,
@@ -256,9 +258,9 @@ unsafe fn dots<const BITS: usize, const R: usize>(
             let codes = codes.add(strip * width * BITS);
             let q = q.add(strip * width);
             if BITS == 4 && R <= 2 {
-                strip_u4_unshifted::<R>(codes, q, stride)
+                strip_u4_unshifted::<KIND, R>(codes, q, stride)
             } else {
-                strip_codes::<BITS, R>(codes, q, stride)
+                strip_codes::<BITS, KIND, R>(codes, q, stride)
             }
         };
         for (dot, sum) in dots.iter_mut().zip(sums) {
@@ -285,7 +287,7 @@ unsafe fn pair(q: *const i16, at: usize) -> __m256i {
 /// As [`dots`], for a strip.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn strip_codes<const BITS: usize, const R: usize>(
+unsafe fn strip_codes<const BITS: usize, const KIND: usize, const R: usize>(
     codes: *const u8,
     q: *const i16,
     stride: usize,
@@ -312,7 +314,7 @@ unsafe fn strip_codes<const BITS: usize, const R: usize>(
 /// As [`dots`], for a strip.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn strip_u4_unshifted<const R: usize>(
+unsafe fn strip_u4_unshifted<const KIND: usize, const R: usize>(
     codes: *const u8,
     q: *const i16,
     stride: usize,
@@ -324,20 +326,22 @@ unsafe fn strip_u4_unshifted<const R: usize>(
         // SAFETY: 32 bytes of the 128 of the strip; 8 values of the 32 of each row.
         unsafe {
             let packed = _mm256_loadu_si256(codes.add(32 * v).cast());
-            let w0 = _mm256_and_si256(packed, mask[0]);
-            let w1 = _mm256_and_si256(packed, mask[1]);
-            let w2 = _mm256_and_si256(packed, mask[2]);
-            let w3 = _mm256_srli_epi16::<12>(packed);
-            for r in 0..R {
-                let q = q.add(r * stride);
-                let at = 8 * v;
-                let add = |sum: &mut __m256i, w, x| {
+            let w = [
+                _mm256_and_si256(packed, mask[0]),
+                _mm256_and_si256(packed, mask[1]),
+                _mm256_and_si256(packed, mask[2]),
+                _mm256_srli_epi16::<12>(packed),
+            ];
+            for (t, w) in w.into_iter().enumerate() {
+                for r in 0..R {
+                    let sum = match t {
+                        1 => &mut sixteens[r],
+                        2 => &mut twofiftysixes[r],
+                        _ => &mut units[r],
+                    };
+                    let x = pair(q.add(r * stride), QUAD * v + 2 * t);
                     *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(w, x));
-                };
-                add(&mut units[r], w0, pair(q, at));
-                add(&mut sixteens[r], w1, pair(q, at + 2));
-                add(&mut twofiftysixes[r], w2, pair(q, at + 4));
-                add(&mut units[r], w3, pair(q, at + 6));
+                }
             }
         }
     }

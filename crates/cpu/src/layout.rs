@@ -7,9 +7,10 @@
 //!
 //! Codes lie in **strips** of 32 values (16 for codes of 6 bits), a strip in two **planes**: the
 //! lower 8, 4 or 2 bits of every code, then the 1 or 2 bits above them. A plane of `b` bits is a
-//! run of vectors of 16-bit lanes, each lane `16 / b` fields: lane `2 j + p` holds in field `t`
-//! of vector `v` value `2 (16 / b * v + t) + p` of output `j`, so that a shift and a mask give the
-//! pairs of values that `vpmaddwd` wants. No bit of a code is padding.
+//! run of vectors of 16-bit lanes, two a 32-bit lane and output, its bytes cut into fields of `b`
+//! bits. Of lane `2 j + p`, field `i`, counted on from vector to vector, holds in byte `h` value
+//! `8 (i / 2) + 4 h + 2 (i mod 2) + p` of output `j`. So a shift and a mask join the planes of two
+//! codes a lane, or give the pairs of values that `vpmaddwd` wants. No bit of a code is padding.
 //!
 //! Codes are unsigned: the format's zero point is taken off the integer dot, times the sum of the
 //! block's activations.
@@ -152,12 +153,12 @@ impl Layout {
         let strip = strip_values(self.bits);
         let (low, high) = planes(self.bits);
         let place = |k: usize, plane: usize, bits: usize| {
-            let (fields, pair) = (16 / bits, k % strip / 2);
-            let shift = pair % fields * bits;
+            let (fields, pair) = (8 / bits, k % strip / 2);
+            let (field, byte) = (pair / 4 * 2 + pair % 2, pair % 4 / 2);
             let start = k / strip * strip * self.bits + plane;
             Place {
-                byte: start + pair / fields * VECTOR_BYTES + 2 * (k % 2) + shift / 8,
-                shift: shift % 8,
+                byte: start + field / fields * VECTOR_BYTES + 2 * (k % 2) + byte,
+                shift: field % fields * bits,
                 mask: 0xff >> (8 - bits),
             }
         };
