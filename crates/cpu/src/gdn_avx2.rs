@@ -9,7 +9,7 @@ use crate::gdn_scalar;
 use crate::vector_avx2::{exp, flush, negate, sigmoid, silu, softplus};
 
 /// Rows of S that are asked of memory before their turn.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 
 /// The taps of [`arith::gdn::convolve`], then silu, flushed.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -71,15 +71,11 @@ pub(crate) unsafe fn delta_f32_avx2(strip: &Strip<'_>, tile: &mut [f32]) {
         // SAFETY: parts of the strip, one after the other.
         let done = unsafe {
             match left.len() {
-                _ if strip.walk.rows.is_empty() => {
-                    gdn_scalar::delta_f32_scalar(&part(left.len()), tile);
-                    left.len()
+                rest if rest < 8 || strip.walk.rows.is_empty() => {
+                    gdn_scalar::delta_f32_scalar(&part(rest), tile);
+                    rest
                 }
-                0..8 => {
-                    gdn_scalar::delta_f32_scalar(&part(left.len()), tile);
-                    left.len()
-                }
-                8..16 => columns::<1>(&part(8), tile),
+                ..16 => columns::<1>(&part(8), tile),
                 16..32 => columns::<2>(&part(16), tile),
                 _ => columns::<4>(&part(32), tile),
             }
@@ -174,23 +170,32 @@ unsafe fn begin<const N: usize>(
     tile: *mut f32,
 ) -> Sums<N> {
     let decay = _mm256_set1_ps(step.gates.decay);
-    let mut m: Sums<N> = [[_mm256_setzero_ps(); N]; KEY_LANES];
-    for (lane, m) in m.iter_mut().enumerate() {
-        for k in (lane..step.key.len()).step_by(KEY_LANES) {
-            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add((k + AHEAD) * stride).cast());
-            // SAFETY: the caller's promise.
-            unsafe {
-                let key = _mm256_set1_ps(*step.key.get_unchecked(k));
-                for (j, m) in m.iter_mut().enumerate() {
-                    let s = _mm256_loadu_ps(from.add(k * stride + 8 * j));
-                    let s = flush(_mm256_mul_ps(s, decay));
-                    _mm256_storeu_ps(tile.add((k * N + j) * 8), s);
-                    *m = _mm256_fmadd_ps(s, key, *m);
+    let ahead = AHEAD * stride;
+    let mut sums = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    for (lane, sums) in sums.iter_mut().enumerate() {
+        let mut m = [_mm256_setzero_ps(); N];
+        // SAFETY: the caller's promise; a prefetch may go past the end.
+        unsafe {
+            let (mut key, mut from) = (step.key.as_ptr().add(lane), from.add(lane * stride));
+            let mut tile = tile.add(lane * 8 * N);
+            for _ in 0..step.key.len() / KEY_LANES {
+                for line in 0..N.div_ceil(2) {
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead + 16 * line).cast());
                 }
+                let x = _mm256_broadcast_ss(&*key);
+                for (j, m) in m.iter_mut().enumerate() {
+                    let s = flush(_mm256_mul_ps(_mm256_loadu_ps(from.add(8 * j)), decay));
+                    _mm256_storeu_ps(tile.add(8 * j), s);
+                    *m = _mm256_fmadd_ps(s, x, *m);
+                }
+                key = key.wrapping_add(KEY_LANES);
+                from = from.wrapping_add(KEY_LANES * stride);
+                tile = tile.wrapping_add(KEY_LANES * 8 * N);
             }
         }
+        *sums = m;
     }
-    m
+    sums
 }
 
 /// A row's update and read, then the next one's decay and m.
@@ -206,27 +211,34 @@ unsafe fn turn<const N: usize>(
     tile: *mut f32,
 ) -> (Sums<N>, Sums<N>) {
     let decay = _mm256_set1_ps(next.gates.decay);
-    let mut y: Sums<N> = [[_mm256_setzero_ps(); N]; KEY_LANES];
-    let mut m = y;
-    for (lane, (y, m)) in y.iter_mut().zip(&mut m).enumerate() {
-        for k in (lane..step.key.len()).step_by(KEY_LANES) {
-            // SAFETY: the caller's promise; queries and keys have one length.
-            unsafe {
-                let key = _mm256_set1_ps(*step.key.get_unchecked(k));
-                let query = _mm256_set1_ps(*step.query.get_unchecked(k));
-                let next = _mm256_set1_ps(*next.key.get_unchecked(k));
+    let mut sums = [[[_mm256_setzero_ps(); N]; KEY_LANES]; 2];
+    for lane in 0..KEY_LANES {
+        let (mut y, mut m) = ([_mm256_setzero_ps(); N], [_mm256_setzero_ps(); N]);
+        // SAFETY: the caller's promise; queries and keys have one length.
+        unsafe {
+            let (mut key, mut query) = (step.key.as_ptr().add(lane), step.query.as_ptr().add(lane));
+            let mut after = next.key.as_ptr().add(lane);
+            let mut tile = tile.add(lane * 8 * N);
+            for _ in 0..step.key.len() / KEY_LANES {
+                let (k, q) = (_mm256_broadcast_ss(&*key), _mm256_broadcast_ss(&*query));
+                let n = _mm256_broadcast_ss(&*after);
                 for j in 0..N {
-                    let at = tile.add((k * N + j) * 8);
-                    let s = flush(_mm256_fmadd_ps(key, delta[j], _mm256_loadu_ps(at)));
-                    y[j] = _mm256_fmadd_ps(s, query, y[j]);
+                    let at = tile.add(8 * j);
+                    let s = flush(_mm256_fmadd_ps(k, delta[j], _mm256_loadu_ps(at)));
+                    y[j] = _mm256_fmadd_ps(s, q, y[j]);
                     let s = flush(_mm256_mul_ps(s, decay));
-                    m[j] = _mm256_fmadd_ps(s, next, m[j]);
+                    m[j] = _mm256_fmadd_ps(s, n, m[j]);
                     _mm256_storeu_ps(at, s);
                 }
+                key = key.wrapping_add(KEY_LANES);
+                query = query.wrapping_add(KEY_LANES);
+                after = after.wrapping_add(KEY_LANES);
+                tile = tile.wrapping_add(KEY_LANES * 8 * N);
             }
         }
+        (sums[0][lane], sums[1][lane]) = (y, m);
     }
-    (y, m)
+    (sums[0], sums[1])
 }
 
 /// The last row's update, from `tile` to `to`, and read.
@@ -242,21 +254,28 @@ unsafe fn end<const N: usize>(
     to: *mut f32,
     stride: usize,
 ) -> Sums<N> {
-    let mut y: Sums<N> = [[_mm256_setzero_ps(); N]; KEY_LANES];
-    for (lane, y) in y.iter_mut().enumerate() {
-        for k in (lane..step.key.len()).step_by(KEY_LANES) {
-            // SAFETY: the caller's promise; queries and keys have one length.
-            unsafe {
-                let key = _mm256_set1_ps(*step.key.get_unchecked(k));
-                let query = _mm256_set1_ps(*step.query.get_unchecked(k));
+    let mut sums = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    for (lane, sums) in sums.iter_mut().enumerate() {
+        let mut y = [_mm256_setzero_ps(); N];
+        // SAFETY: the caller's promise; queries and keys have one length.
+        unsafe {
+            let (mut key, mut query) = (step.key.as_ptr().add(lane), step.query.as_ptr().add(lane));
+            let (mut tile, mut to) = (tile.add(lane * 8 * N), to.add(lane * stride));
+            for _ in 0..step.key.len() / KEY_LANES {
+                let (k, q) = (_mm256_broadcast_ss(&*key), _mm256_broadcast_ss(&*query));
                 for j in 0..N {
-                    let s = _mm256_loadu_ps(tile.add((k * N + j) * 8));
-                    let s = flush(_mm256_fmadd_ps(key, delta[j], s));
-                    _mm256_storeu_ps(to.add(k * stride + 8 * j), s);
-                    y[j] = _mm256_fmadd_ps(s, query, y[j]);
+                    let s = _mm256_loadu_ps(tile.add(8 * j));
+                    let s = flush(_mm256_fmadd_ps(k, delta[j], s));
+                    _mm256_storeu_ps(to.add(8 * j), s);
+                    y[j] = _mm256_fmadd_ps(s, q, y[j]);
                 }
+                key = key.wrapping_add(KEY_LANES);
+                query = query.wrapping_add(KEY_LANES);
+                tile = tile.wrapping_add(KEY_LANES * 8 * N);
+                to = to.wrapping_add(KEY_LANES * stride);
             }
         }
+        *sums = y;
     }
-    y
+    sums
 }
