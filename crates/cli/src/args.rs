@@ -20,9 +20,10 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// Log filter (error, warn, info, debug, or a tracing directive).
-    #[arg(long, global = true, env = "BATON_LOG", default_value = "info", hide_env_values = true)]
-    pub log: String,
+    /// Log filter (error, warn, info, debug, or a tracing directive) [default: info for serve and
+    /// stage, else warn].
+    #[arg(long, global = true, env = "BATON_LOG", hide_env_values = true)]
+    pub log: Option<String>,
 }
 
 /// The commands.

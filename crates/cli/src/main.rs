@@ -31,11 +31,13 @@ use args::{Cli, Command, KeyCommand};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_log(&cli.log);
-    if !matches!(cli.command, Command::Serve(_) | Command::Stage(_)) {
+    let serves = matches!(cli.command, Command::Serve(_) | Command::Stage(_));
+    let log = cli.log.as_deref().unwrap_or(if serves { "info" } else { "warn" });
+    start_log(log);
+    if !serves {
         signal::end_with_the_reader();
     }
-    match run(cli.command, &cli.log) {
+    match run(cli.command, log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // One write, so that ranks that share a terminal don't mix their lines.

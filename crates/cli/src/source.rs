@@ -90,7 +90,10 @@ fn only_gguf(folder: &Path) -> Result<PathBuf> {
     found.sort();
     match found.len() {
         1 => Ok(found.swap_remove(0)),
-        0 => bail!("{} holds no config.json and no .gguf file: name the model's own folder or file", folder.display()),
+        0 => bail!(
+            "{} holds no config.json and no .gguf file: name the model's own folder or file",
+            folder.display()
+        ),
         n => bail!(
             "{} holds {n} .gguf files: name one, for example {}",
             folder.display(),
