@@ -134,10 +134,7 @@ impl Model {
 
     /// The name that clients see.
     pub fn name(&self) -> String {
-        let path = self.checkpoint.path();
-        // A folder's name may hold dots.
-        let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
-        stem.map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
+        self.checkpoint.name()
     }
 
     /// What two ranks must share, by name; its digest rides in the hello.

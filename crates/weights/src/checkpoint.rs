@@ -141,9 +141,15 @@ impl Checkpoint {
 
     /// The model's name: that of its file without the ending, or of its folder.
     pub fn name(&self) -> String {
-        let whole = self.path.canonicalize();
-        let path = whole.as_deref().unwrap_or(&self.path);
-        let name = if self.folder().is_some() { path.file_name() } else { path.file_stem() };
+        let name = match self.folder() {
+            // Links stay as they are named, but `.` has no name.
+            Some(path) if path.file_name().is_none() => {
+                path.canonicalize().ok().and_then(|path| path.file_name().map(ToOwned::to_owned))
+            }
+            // It may hold dots.
+            Some(path) => path.file_name().map(ToOwned::to_owned),
+            None => self.path.file_stem().map(ToOwned::to_owned),
+        };
         name.map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
     }
 

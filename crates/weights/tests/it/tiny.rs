@@ -51,6 +51,20 @@ fn stored(name: &str) -> Vec<f32> {
 }
 
 #[test]
+fn a_model_is_named_for_its_file_or_its_folder() {
+    assert_eq!(open("tiny-qwen3_5-bf16.gguf").name(), "tiny-qwen3_5-bf16");
+    let folder = Folder::new();
+    let dots = folder.path().join("Tiny-3.5-27B");
+    std::fs::create_dir(&dots).unwrap();
+    Made::tiny("tiny-qwen3_5").write(&dots);
+    for path in [dots.clone(), dots.join("config.json"), dots.join("..").join("Tiny-3.5-27B")] {
+        assert_eq!(Checkpoint::open(&path).unwrap().name(), "Tiny-3.5-27B");
+    }
+    std::fs::create_dir(dots.join("inner")).unwrap();
+    assert_eq!(Checkpoint::open(&dots.join("inner/..")).unwrap().name(), "Tiny-3.5-27B");
+}
+
+#[test]
 fn three_containers_say_the_same_of_the_model() {
     let expected = config(&open("tiny-qwen3_5"));
     assert_eq!((expected.mixers.len(), expected.mtp, expected.tied), (8, true, false));
