@@ -211,8 +211,9 @@ unsafe fn turn<const N: usize>(
     tile: *mut f32,
 ) -> (Sums<N>, Sums<N>) {
     let decay = _mm256_set1_ps(next.gates.decay);
-    let mut sums = [[[_mm256_setzero_ps(); N]; KEY_LANES]; 2];
-    for lane in 0..KEY_LANES {
+    let mut ys = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    let mut ms = ys;
+    for (lane, (ys, ms)) in ys.iter_mut().zip(&mut ms).enumerate() {
         let (mut y, mut m) = ([_mm256_setzero_ps(); N], [_mm256_setzero_ps(); N]);
         // SAFETY: the caller's promise; queries and keys have one length.
         unsafe {
@@ -236,9 +237,9 @@ unsafe fn turn<const N: usize>(
                 tile = tile.wrapping_add(KEY_LANES * 8 * N);
             }
         }
-        (sums[0][lane], sums[1][lane]) = (y, m);
+        (*ys, *ms) = (y, m);
     }
-    (sums[0], sums[1])
+    (ys, ms)
 }
 
 /// The last row's update, from `tile` to `to`, and read.
