@@ -46,7 +46,8 @@ pub struct Qwen35 {
 
 impl Default for Qwen35 {
     /// Four layers of width 64, the last one of attention, with grouped heads of both kinds, Q4_1
-    /// with Q8_0 ends, tied, no draft head.
+    /// with Q8_0 ends, no draft head. A head of its own: over the embedding table, noise would
+    /// repeat its last token for ever.
     fn default() -> Self {
         Self {
             layers: 4,
@@ -67,7 +68,7 @@ impl Default for Qwen35 {
             theta: 10_000.0,
             rope_dims: 8,
             context_max: 4_096,
-            tied: true,
+            tied: false,
             mtp: false,
             format: Format::Q4_1,
             ends_format: Format::Q8_0,
