@@ -7,7 +7,7 @@ use weights::Checkpoint;
 use crate::{Fault, StageError};
 
 /// Loads tensors of one checkpoint, whose shapes were checked when it was opened. One at a time is
-/// in memory as the file stores it.
+/// in memory as the file stores it, and beside one that is split, half of it again.
 pub(super) struct Loader<'a, B> {
     backend: &'a B,
     checkpoint: &'a Checkpoint,

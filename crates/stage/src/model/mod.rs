@@ -1,8 +1,8 @@
 //! Families: a config becomes a layer program over the backend trait.
 //!
 //! [`open`] alone knows which families there are. A family's file says which tensors make which
-//! blocks of a [`trunk::Trunk`], and nothing else: `attention`, `recurrent`, `mlp` and `ends` hold
-//! the ops. A program knows no streams and no plans: it gets a residual, the rows' places and a
+//! blocks of a `trunk`, and nothing else: `attention`, `recurrent`, `mlp` and `ends` hold the ops.
+//! A program knows no streams and no plans: it gets a residual, the rows' places and a
 //! layer's index.
 
 use std::ops::Range;

@@ -11,8 +11,9 @@
 //! keeps `m` and the gates of windows that may settle so, and a replay is convolution and delta
 //! rule over them, no matrix read. Keeping a state a row instead would need no replay and, at the
 //! 27B's shape, 151 MB a row and stream over 48 layers (and as much written to memory each row);
-//! the kept rows are 2 MB a row and stream. Windows of at most `WINDOW_ROWS_MAX` rows are kept:
-//! drafts are shorter, and who sends a longer window, a chunk of a prompt, knows all its tokens.
+//! the kept rows are 2 MB a row and stream. Windows of at most `WINDOW_ROWS_MAX` rows are kept, a
+//! fifth of what the two states take: drafts are shorter, and who sends a longer window, a chunk of
+//! a prompt, knows all its tokens.
 
 use backend::{Backend, BackendError, Walk};
 
