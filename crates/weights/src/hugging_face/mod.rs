@@ -10,7 +10,8 @@ use crate::{Config, WeightsError, llama, qwen3_5};
 pub(crate) use json::Json;
 pub(crate) use names::named;
 
-/// The config in `top`, the whole of a `config.json`. A multimodal model's text is in `text_config`.
+/// The config in `top`, the whole of a `config.json`; a multimodal model's text part is in its
+/// `text_config`.
 pub(crate) fn config(top: &Value) -> Result<Config, WeightsError> {
     const KEY: &str = "model_type";
     let flat = Json::flat(top);
