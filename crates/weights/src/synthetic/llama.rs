@@ -15,7 +15,7 @@ pub struct Llama {
     pub hidden: usize,
     /// Width of the MLP.
     pub intermediate: usize,
-    /// Tokens, at least [`VOCAB_MIN`]; those above are unused ones, `[PADn]`.
+    /// Tokens, at least [`super::VOCAB_MIN`]; those above are unused ones, `[PADn]`.
     pub vocab: usize,
     /// Attention heads.
     pub heads: Heads,
