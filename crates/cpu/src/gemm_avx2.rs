@@ -261,7 +261,8 @@ impl Job<'_> {
     /// `acc = fma(f32(dot), a, acc)`, then `acc = fma(f32(s), c, acc)`.
     ///
     /// # Safety
-    /// `block` is one of the unpacked; `sums` points to its sum in the first of R rows, `stride` apart.
+    /// `block` is one of the unpacked; `sums` points to its sum in
+    /// the first of R rows, these `stride` apart.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn scale<const OFFSETS: bool, const R: usize>(

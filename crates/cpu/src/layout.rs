@@ -1,9 +1,9 @@
 //! How the values of a block format lie in a packed panel.
 //!
 //! A panel of eight outputs is a run of records, one a unit along K: the unit's blocks, then, in
-//! formats whose blocks have factors, the eight f16 scales (and eight negated minima) that these
-//! multiply. A block is its codes, eight scales or factors and, where the format has them, eight
-//! offsets or their factors.
+//! formats whose blocks have factors, the eight f16 scales (and eight minima) that these multiply.
+//! A block is its codes, eight scales or factors and, where the format has them, eight offsets or
+//! their factors, which are the minima's negated.
 //!
 //! Codes lie in **strips** of 32 values (16 for codes of 6 bits), a strip in two **planes**: the
 //! lower 8, 4 or 2 bits of every code, then the 1 or 2 bits above them. A plane of `b` bits is a

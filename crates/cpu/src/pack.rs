@@ -133,10 +133,10 @@ pub(crate) fn float_at(format: Format, panel: &[u8], k: usize, lane: usize) -> f
     }
 }
 
-/// The f16 scale and negated minimum of a stored unit, in formats whose blocks have factors.
+/// The f16 scale and minimum of a stored unit, in formats whose blocks have factors.
 fn heads(format: Format, unit: &[u8]) -> [u16; 2] {
     match format {
-        Format::Q4K | Format::Q5K => [half(unit, 0), half(unit, 2) ^ 0x8000],
+        Format::Q4K | Format::Q5K => [half(unit, 0), half(unit, 2)],
         Format::Q6K => [half(unit, 208), 0],
         _ => [0, 0],
     }
