@@ -15,6 +15,9 @@ use crate::manifest::Manifest;
 use crate::tensor::TensorInfo;
 use crate::{Checkpoint, Digest, WeightsError, checkpoint, file, folder, manifest, safetensors};
 
+/// Most bytes of a file that is copied beside the tensors.
+const TEXT_BYTES_MAX: u64 = 256 << 20;
+
 /// Writes layers `range` of a checkpoint into `folder`, with the ends where layer 0 is among them
 /// (and with them a draft head), and `manifest`, by which every tensor is checked on its way. Of a
 /// GGUF file a file of the same name with all metadata; of a folder its JSON and template files and
@@ -128,6 +131,8 @@ fn of_folder(
     mut parts: Vec<Part>,
     folder: &Path,
 ) -> Result<(), WeightsError> {
+    // Shards of another model would hide the new file.
+    target(folder, folder::INDEX.as_ref())?;
     let target = target(folder, folder::SINGLE.as_ref())?;
     // Wide values first, so that all lie at multiples of their width.
     parts.sort_by_key(|part| part.tensor.pieces.first().map_or(0, |p| 8 - p.dtype.width()));
@@ -155,8 +160,12 @@ fn copy_texts(source: &Path, folder: &Path) -> Result<(), WeightsError> {
         let text = ["json", "jinja"].map(Some).contains(&from.extension().and_then(|e| e.to_str()));
         let other = [folder::INDEX, manifest::FILE].iter().any(|other| name == *other);
         if text && !other && from.is_file() {
-            let to = target(folder, name.as_ref())?;
-            std::fs::copy(&from, &to).map_err(|error| io(&to, error))?;
+            // What an earlier attempt left is as good.
+            let bytes = folder::read(&from, TEXT_BYTES_MAX)?.unwrap_or_default();
+            if std::fs::read(folder.join(name)).ok().as_ref() != Some(&bytes) {
+                let to = target(folder, name.as_ref())?;
+                file::replace(&to, |out| out.write_all(&bytes)).map_err(|error| io(&to, error))?;
+            }
         }
     }
     Ok(())

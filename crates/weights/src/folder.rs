@@ -295,7 +295,7 @@ fn shards(path: &Path) -> Result<(Vec<String>, Option<Index>), WeightsError> {
 }
 
 /// The bytes of a small file; `None` where there is none.
-fn read(at: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, WeightsError> {
+pub(crate) fn read(at: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, WeightsError> {
     let io = |source| WeightsError::Io { path: at.to_path_buf(), source };
     let file = match File::open(at) {
         Ok(file) => file,

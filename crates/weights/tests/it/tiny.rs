@@ -272,7 +272,17 @@ fn a_part_of_a_folder_is_not_written_over_another() {
     made.tensor("layers.3.mlp.up_proj.weight").bytes[5] ^= 1;
     let (source, target) = (Folder::new(), Folder::new());
     made.write(source.path());
+    std::fs::copy(tiny("tiny-qwen3_5/config.json"), source.path().join("config.json")).unwrap();
     let spoilt = Checkpoint::open(source.path()).unwrap();
     let said = cut(&spoilt, &manifest, 3..4, target.path()).unwrap_err().to_string();
     assert!(said.contains("`blk.3.ffn_up.weight` has another SHA-256"), "{said}");
+    // What it left is no hindrance, another model's config and shards are.
+    cut(&whole, &manifest, 3..4, target.path()).unwrap();
+    for (name, text) in [("config.json", "{}"), ("model.safetensors.index.json", "{}")] {
+        let other = Folder::new();
+        std::fs::write(other.path().join(name), text).unwrap();
+        let said = cut(&whole, &manifest, 3..4, other.path()).unwrap_err().to_string();
+        assert!(said.contains(name) && said.contains("exists"), "{said}");
+        assert_eq!(std::fs::read_to_string(other.path().join(name)).unwrap(), text);
+    }
 }
