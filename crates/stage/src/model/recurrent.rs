@@ -9,11 +9,12 @@
 //! other. Settled whole or not at all, one of the two is the state that the stream goes on from.
 //! Settled in part, the accepted rows run once more, from the state before the window: a layer
 //! keeps `m` and the gates of windows that may settle so, and a replay is convolution and delta
-//! rule over them, no matrix read. Keeping a state a row instead would need no replay and, at the
-//! 27B's shape, 151 MB a row and stream over 48 layers (and as much written to memory each row);
-//! the kept rows are 2 MB a row and stream. Windows of at most `WINDOW_ROWS_MAX` rows are kept, a
-//! fifth of what the two states take: drafts are shorter, and who sends a longer window, a chunk of
-//! a prompt, knows all its tokens.
+//! rule over them, no matrix read: 0.4 ms a layer for 4 rows at the 27B's shape on two cores with
+//! AVX2, of a forward whose weights take tens. Keeping a state a row instead would need no replay
+//! and, at the 27B's shape, 151 MB a row and stream over 48 layers (and as much written to memory
+//! each row); the kept rows are 2 MB a row and stream. Windows of at most `WINDOW_ROWS_MAX` rows
+//! are kept, a fifth of what the two states take: drafts are shorter, and who sends a longer
+//! window, a chunk of a prompt, knows all its tokens.
 
 use backend::{Backend, BackendError, Walk};
 
