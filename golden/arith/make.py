@@ -96,6 +96,18 @@ def quantise(x):
     return q, d
 
 
+def quantise8(x):
+    q, d = [], []
+    for a in range(0, len(x), 32):
+        part = x[a : a + 32]
+        amax = max(abs(v) for v in part)
+        small = amax < F(2) ** -30
+        inv = F(0) if small else r32(F(127) / amax)
+        q += [max(-127, min(127, half_even(r32(v * inv)))) for v in part]
+        d.append(F(0) if small else r32(amax / 127))
+    return q, d
+
+
 def grouped(k, step):
     parts = slices(k)
     count = len(parts)
@@ -250,6 +262,31 @@ def linear_block(kind, data, x):
             if offset is not None:
                 acc = fma(r32(sum(q[at : at + width])), offset, acc)
         return fma(acc, d[s], total)
+
+    return grouped(len(x), step)
+
+
+def linear_block8(kind, data, x):
+    """Arith 2: a block's integers by pieces that share an activation scale."""
+    q, d = quantise8(x)
+    values, size = UNITS[kind]
+    w, scale, offset = [], [], []
+    for at in range(0, len(data), size):
+        for a, c, integers in unit(kind, data[at : at + size]):
+            w += integers
+            scale += [a] * len(integers)
+            offset += [c] * len(integers)
+    piece = min(32, values) if kind != "Q6_K" else 16
+
+    def step(total, s, a, b):
+        acc = F(0)
+        for at in range(a, b, piece):
+            part = range(at, at + piece)
+            dot = sum(w[i] * q[i] for i in part)
+            acc = fma(r32(dot), r32(scale[at] * d[at // 32]), acc)
+            if offset[at] is not None:
+                acc = fma(r32(sum(q[i] for i in part)), r32(offset[at] * d[at // 32]), acc)
+        return r32(total + acc)
 
     return grouped(len(x), step)
 
@@ -485,11 +522,15 @@ def main():
     g = Noise(1)
     q, d = quantise(g.units(300))
     case("a16", ["%04x" % (v & 0xFFFF) for v in q] + [bits(v) for v in d])
+    q, d = quantise8(Noise(1).units(300))
+    case("a8", ["%02x" % (v & 0xFF) for v in q] + [bits(v) for v in d])
     for kind, (values, _) in UNITS.items():
         g = Noise(2)
         cols = 2336 // values * values
         x = g.units(cols)
-        case(kind, [linear_block(kind, row_bytes(g, kind, cols), x) for _ in range(4)])
+        rows = [row_bytes(g, kind, cols) for _ in range(4)]
+        case(kind, [linear_block(kind, row, x) for row in rows])
+        case(kind + ":2", [linear_block8(kind, row, x) for row in rows])
     g = Noise(3)
     x = g.units(2100)
     case("F32", [linear_float(g.units(2100), x) for _ in range(4)])

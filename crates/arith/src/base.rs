@@ -4,6 +4,7 @@
 //! once; the error that a limit raises quotes the constant's value.
 
 use std::fmt;
+use std::str::FromStr;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $int:ty) => {
@@ -39,15 +40,64 @@ id!(
     Generation, u32
 );
 
-/// The number of this arithmetic. A change of any bit of any op raises it.
-pub const ARITH: u32 = 1;
+/// Which function the ring computes; its number stands in the fingerprint. They differ in linear
+/// layers over block formats alone. A change of any bit of any op takes a new number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Arith {
+    /// 1: activations in 16 bits, a scale a slice of 256 ([`crate::a16`]).
+    #[default]
+    One,
+    /// 2: activations in 8 bits, a scale a block of 32 ([`crate::a8`]).
+    Two,
+}
+
+impl Arith {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::One, Self::Two];
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+}
+
+impl fmt::Display for Arith {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.number().fmt(f)
+    }
+}
+
+/// Text that is no arithmetic's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownArith;
+
+impl fmt::Display for UnknownArith {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected 1 or 2")
+    }
+}
+
+impl std::error::Error for UnknownArith {}
+
+impl FromStr for Arith {
+    type Err = UnknownArith;
+
+    fn from_str(text: &str) -> Result<Self, UnknownArith> {
+        let found = Self::ALL.into_iter().find(|arith| arith.to_string() == text);
+        found.ok_or(UnknownArith)
+    }
+}
+
 /// Most ranks of a ring.
 pub const WORLD_MAX: u32 = 64;
 /// Keys of a tile of attention, and rows of a page of the KV cache.
 pub const TILE_KEYS: usize = 64;
 /// Keys of a chunk of attention: eight tiles.
 pub const CHUNK_KEYS: usize = 512;
-/// Values along K that share one activation scale.
+/// Values of a slice along K; in arith 1 they share one activation scale.
 pub const SLICE_VALUES: usize = 256;
 
 /// Pages of [`TILE_KEYS`] that `positions` keys take.

@@ -1,6 +1,7 @@
 //! The one arithmetic: the scalar reference of every op, normative. `docs/arithmetic.md` is the
 //! same in words.
 pub mod a16;
+pub mod a8;
 pub mod attention;
 pub mod base;
 pub mod count;

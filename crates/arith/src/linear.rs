@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
+use crate::a8::{self, A8};
 use crate::a16::{self, A16};
-use crate::base::SLICE_VALUES;
+use crate::base::{Arith, SLICE_VALUES};
 use crate::count;
 use crate::float::{SPOILT, flush, fma, is_spoilt};
 use crate::format::{Matrix, read_float};
@@ -29,32 +30,40 @@ pub fn tree(g: &[f32; GROUPS]) -> f32 {
 
 /// One row through a matrix: `out[n] = sum over K of W[n] * x`, `out` as long as the matrix has
 /// rows. Outputs are flushed; a spoilt row gives [`SPOILT`] everywhere.
-pub fn linear(matrix: &Matrix<'_>, x: &[f32], out: &mut [f32]) {
+pub fn linear(arith: Arith, matrix: &Matrix<'_>, x: &[f32], out: &mut [f32]) {
     assert_eq!(x.len(), matrix.cols);
     assert_eq!(out.len(), matrix.rows);
-    if matrix.format.is_float() {
-        if is_spoilt(x) {
-            return out.fill(SPOILT);
+    if is_spoilt(x) {
+        return out.fill(SPOILT);
+    }
+    let mut fill = |dot: &dyn Fn(usize) -> f32| {
+        out.iter_mut().enumerate().for_each(|(n, out)| *out = dot(n));
+    };
+    match arith {
+        _ if matrix.format.is_float() => fill(&|n| dot_float(matrix, n, x)),
+        Arith::One => {
+            let x = a16::quantise(x).unwrap_or_default();
+            fill(&|n| dot_block(matrix, n, &x));
         }
-        for (n, out) in out.iter_mut().enumerate() {
-            *out = dot_float(matrix, n, x);
-        }
-    } else {
-        let Some(x) = a16::quantise(x) else {
-            return out.fill(SPOILT);
-        };
-        for (n, out) in out.iter_mut().enumerate() {
-            *out = dot_block(matrix, n, &x);
+        Arith::Two => {
+            let x = a8::quantise(x).unwrap_or_default();
+            fill(&|n| dot_block_a8(matrix, n, &x));
         }
     }
 }
 
-/// Output `n` of a block format over a quantised row.
+/// Output `n` of a block format over a row of arith 1.
 pub fn dot_block(matrix: &Matrix<'_>, n: usize, x: &A16) -> f32 {
     let row = matrix.row(n);
     grouped(matrix.cols, |slice, values, g| {
         fma(slice_block(matrix, row, values, &x.q), x.d[slice], g)
     })
+}
+
+/// Output `n` of a block format over a row of arith 2.
+pub fn dot_block_a8(matrix: &Matrix<'_>, n: usize, x: &A8) -> f32 {
+    let row = matrix.row(n);
+    grouped(matrix.cols, |_, values, g| count::note(g + slice_block_a8(matrix, row, values, x)))
 }
 
 /// Output `n` of a float format over an f32 row.
@@ -94,6 +103,30 @@ pub fn slice_block(matrix: &Matrix<'_>, row: &[u8], values: Range<usize>, q: &[i
         if let Some(c) = affine.c {
             let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
             acc = fma(sum as f32, c, acc);
+        }
+    }
+    acc
+}
+
+/// The sum of one slice in arith 2: pieces of 32 values (of 16 where blocks are), in order,
+/// `acc = fma(f32(dot), a * d, acc)`, then `acc = fma(f32(sum q), c * d, acc)` where there are
+/// offsets; both products rounded.
+pub fn slice_block_a8(matrix: &Matrix<'_>, row: &[u8], values: Range<usize>, x: &A8) -> f32 {
+    let width = matrix.format.block_values();
+    let mut w = [0; BLOCK_VALUES_MAX];
+    let mut acc = 0.0;
+    for from in values.step_by(width) {
+        let affine = matrix.read_block(row, from / width, &mut w[..width]);
+        for (piece, w) in w[..width].chunks(a8::BLOCK_VALUES).enumerate() {
+            let from = from + piece * a8::BLOCK_VALUES;
+            let q = &x.q[from..from + w.len()];
+            let d = x.d[from / a8::BLOCK_VALUES];
+            let dot: i32 = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q)).sum();
+            acc = fma(dot as f32, count::note(affine.a * d), acc);
+            if let Some(c) = affine.c {
+                let sum: i32 = q.iter().map(|&q| i32::from(q)).sum();
+                acc = fma(sum as f32, count::note(c * d), acc);
+            }
         }
     }
     acc

@@ -84,7 +84,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs every check.
+/// Runs every check, by the arithmetic of the backend.
 pub fn run(backend: &impl Backend, level: Level) -> Report {
     suite(backend, level, false, 0..PARTS)
 }
@@ -94,15 +94,22 @@ pub fn run_to_failure(backend: &impl Backend, level: Level) -> Report {
     suite(backend, level, true, 0..PARTS)
 }
 
+/// Runs the checks of linear layers alone: all that a backend's other arithmetic can change.
+pub fn run_linears(backend: &impl Backend, level: Level) -> Report {
+    suite(backend, level, false, LINEARS..LINEARS + 1)
+}
+
 /// Parts of the suite.
 const PARTS: usize = 5;
+/// The part of [`run_linears`].
+const LINEARS: usize = 1;
 
 fn suite<B: Backend>(backend: &B, level: Level, stop: bool, parts: Range<usize>) -> Report {
     let mut checks = Checks { backend, level, stop, report: Report::default() };
     for part in parts {
         match part {
             0 => rowwise::run(&mut checks),
-            1 => linear::run(&mut checks),
+            LINEARS => linear::run(&mut checks),
             2 => attention::run(&mut checks),
             3 => heads::run(&mut checks),
             _ => recurrent::run(&mut checks),
@@ -232,14 +239,21 @@ fn few_batches(level: Level) -> Vec<Vec<usize>> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use arith::base::Arith;
+
     use super::*;
     use crate::scalar::{Defect, Scalar};
 
     #[test]
     fn the_reference_passes() {
-        let report = run(&Scalar::new(), Level::Quick);
-        println!("{report}");
-        assert!(report.ok(), "{report}");
+        for arith in Arith::ALL {
+            let report = match arith {
+                Arith::One => run(&Scalar::new(arith), Level::Quick),
+                Arith::Two => run_linears(&Scalar::new(arith), Level::Quick),
+            };
+            println!("arith {arith}: {report}");
+            assert!(report.ok(), "arith {arith}: {report}");
+        }
     }
 
     #[test]
@@ -249,7 +263,7 @@ mod tests {
         for defect in Defect::ALL {
             let found = (first..first + PARTS).find_map(|part| {
                 first = part % PARTS;
-                let scalar = Scalar::with_defect(defect);
+                let scalar = Scalar::with_defect(defect.arith(), defect);
                 suite(&scalar, Level::Quick, true, first..first + 1).first_failure
             });
             let found = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
@@ -259,9 +273,31 @@ mod tests {
     }
 
     #[test]
+    fn what_both_arithmetics_share_is_caught_in_arith_2_too() {
+        for defect in [
+            Defect::DroppedSlice,
+            Defect::SwappedTree,
+            Defect::UnfusedDot,
+            Defect::TieAway,
+            Defect::UnflushedLinear,
+            Defect::SubnormalScale,
+            Defect::HugeRow,
+            Defect::BatchOrder,
+            Defect::StaleRow,
+            Defect::OffsetsApart,
+        ] {
+            let scalar = Scalar::with_defect(Arith::Two, defect);
+            let report = suite(&scalar, Level::Quick, true, LINEARS..LINEARS + 1);
+            assert!(report.failed > 0, "{defect:?} was not found");
+        }
+    }
+
+    #[test]
     #[ignore = "minutes; run by hand with --ignored after a change of the reference"]
     fn the_reference_passes_in_full() {
-        let report = run(&Scalar::new(), Level::Full);
-        assert!(report.ok(), "{report}");
+        for arith in Arith::ALL {
+            let report = run(&Scalar::new(arith), Level::Full);
+            assert!(report.ok(), "arith {arith}: {report}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use arith::base::Arith;
 use arith::format::Matrix;
 
 pub mod conformance;
@@ -103,6 +104,8 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Short name: `cpu`.
     fn name(&self) -> &'static str;
+    /// Which arithmetic it computes.
+    fn arith(&self) -> Arith;
     /// The device in words, for describe and logs.
     fn device(&self) -> String;
 

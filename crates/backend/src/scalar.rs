@@ -2,7 +2,7 @@
 //! and with a planted [`Defect`] to show that a check can fail.
 
 use arith::attention::{Heads, KvDtype, attend};
-use arith::base::TILE_KEYS;
+use arith::base::{Arith, TILE_KEYS};
 use arith::exp::sigmoid;
 use arith::float::flush;
 use arith::format::{Format, Matrix, read_float, read_row};
@@ -15,6 +15,7 @@ use crate::{Backend, BackendError, RowAt, RowMap, Walk};
 
 mod defect;
 mod planted;
+mod planted_a8;
 mod recurrent;
 mod state;
 
@@ -24,6 +25,7 @@ pub use state::State;
 /// The scalar backend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar {
+    arith: Arith,
     defect: Option<Defect>,
 }
 
@@ -94,13 +96,13 @@ impl Kv {
 
 impl Scalar {
     /// The reference itself.
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(arith: Arith) -> Self {
+        Self { arith, defect: None }
     }
 
     /// The reference with one fault, for tests that must turn red.
-    pub fn with_defect(defect: Defect) -> Self {
-        Self { defect: Some(defect) }
+    pub fn with_defect(arith: Arith, defect: Defect) -> Self {
+        Self { arith, defect: Some(defect) }
     }
 
     fn has(&self, defect: Defect) -> bool {
@@ -145,6 +147,10 @@ impl Backend for Scalar {
 
     fn name(&self) -> &'static str {
         "scalar"
+    }
+
+    fn arith(&self) -> Arith {
+        self.arith
     }
 
     fn device(&self) -> String {
@@ -248,9 +254,10 @@ impl Backend for Scalar {
                 match self.defect {
                     Some(defect) => {
                         let at = planted::Row { row: r, rows };
-                        planted::linear(defect, &w.matrix(), at, x.row(r), out.row_mut(r));
+                        let matrix = &w.matrix();
+                        planted::linear(self.arith, defect, matrix, at, x.row(r), out.row_mut(r));
                     }
-                    None => linear(&w.matrix(), x.row(r), out.row_mut(r)),
+                    None => linear(self.arith, &w.matrix(), x.row(r), out.row_mut(r)),
                 }
             }
         }

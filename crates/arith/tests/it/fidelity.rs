@@ -1,7 +1,9 @@
 //! By tolerance against plain f64, and the properties that the reference must have.
 
+use arith::a8::quantise_block;
 use arith::a16::quantise_slice;
 use arith::attention::{KvDtype, attend};
+use arith::base::Arith;
 use arith::float::{f16_to_f32, f32_to_f16, flush, is_spoilt};
 use arith::format::{Format, Matrix, read_row};
 use arith::gdn::{self, Gates, Gdn, HeadOrder};
@@ -36,8 +38,6 @@ fn linears_are_close_to_the_exact_sums() {
             noise.row_bytes(format, rows * cols)
         };
         let matrix = Matrix { format, rows, cols, bytes: &bytes };
-        let mut got = vec![0.0; rows];
-        linear(&matrix, &x, &mut got);
         let mut w = vec![0.0; cols];
         let want: Vec<f64> = (0..rows)
             .map(|n| {
@@ -45,8 +45,13 @@ fn linears_are_close_to_the_exact_sums() {
                 w.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum()
             })
             .collect();
-        let e = worst(&got, &want);
-        assert!(e < 2e-4, "{}: {e}", format);
+        let mut got = vec![0.0; rows];
+        for (arith, bound) in [(Arith::One, 2e-4), (Arith::Two, 2e-2)] {
+            linear(arith, &matrix, &x, &mut got);
+            let e = worst(&got, &want);
+            let bound = if format.is_float() { 2e-4 } else { bound };
+            assert!(e < bound, "{format}, arith {arith}: {e}");
+        }
     }
 }
 
@@ -174,7 +179,8 @@ fn groups_cover_the_slices_once_and_in_order() {
 
 #[test]
 fn a_spoilt_row_spoils_every_output_of_a_linear_and_nothing_else_does() {
-    for format in [Format::Q8_0, Format::F16] {
+    let formats = [Format::Q8_0, Format::F16];
+    for (arith, format) in Arith::ALL.into_iter().flat_map(|a| formats.map(|f| (a, f))) {
         let cols = 32;
         let bytes = vec![0x2c; 2 * cols / format.unit_values() * format.unit_bytes()];
         let matrix = Matrix { format, rows: 2, cols, bytes: &bytes };
@@ -182,12 +188,12 @@ fn a_spoilt_row_spoils_every_output_of_a_linear_and_nothing_else_does() {
         let mut out = [0.0; 2];
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.152_921_5e18, -2e18] {
             x[13] = bad;
-            linear(&matrix, &x, &mut out);
+            linear(arith, &matrix, &x, &mut out);
             assert!(out.iter().all(|x| x.to_bits() == 0x7fc0_0000), "{bad}");
         }
         x[13] = f32::from_bits(0x5d7f_ffff); // the largest value below 2^60
         assert!(!is_spoilt(&x));
-        linear(&matrix, &x, &mut out);
+        linear(arith, &matrix, &x, &mut out);
         assert!(out.iter().all(|x| x.is_finite()), "{format:?} {out:?}");
     }
 }
@@ -201,6 +207,42 @@ fn a_slice_below_its_least_amax_quantises_to_zeros() {
     let d = quantise_slice(&[0.0, -least, least / 2.0], &mut q);
     assert_eq!(d, least / 32639.0);
     assert_eq!(q, [0, -32639, 16320]); // 16319.5 goes to the even neighbour
+}
+
+#[test]
+fn a_block_of_32_has_a_scale_of_its_own() {
+    let least = 9.313_226e-10f32; // 2^-30
+    let mut q = [7; 3];
+    assert_eq!(quantise_block(&[0.0, least.next_down(), -1e-12], &mut q).to_bits(), 0);
+    assert_eq!(q, [0; 3]);
+    let d = quantise_block(&[0.0, -least, least / 2.0], &mut q);
+    assert_eq!(d, least / 127.0);
+    assert_eq!(q, [0, -127, 64]); // 63.5 goes to the even neighbour
+    let x: Vec<f32> = (0..96).map(|i| if i < 32 { 1.0 } else { 3.0 }).collect();
+    let row = arith::a8::quantise(&x).unwrap();
+    assert_eq!(row.d, [1.0 / 127.0, 3.0 / 127.0, 3.0 / 127.0]);
+    assert_eq!(row.q, [127; 96]);
+}
+
+#[test]
+fn the_smallest_scales_of_arith_2_meet_no_subnormal() {
+    // a and c of 2^-30 either sign, activations just above and below the least amax.
+    let format: Format = "MLX8/64/F32".parse().unwrap();
+    let least = 9.313_226e-10f32;
+    let mut bytes = Vec::new();
+    for a in [least, -least] {
+        bytes.extend(a.to_le_bytes());
+        bytes.extend((-a).to_le_bytes());
+        bytes.extend(0..64);
+    }
+    let matrix = Matrix { format, rows: 2, cols: 64, bytes: &bytes };
+    let mut out = [0.0; 2];
+    for top in [least, least.next_up(), 1.5 * least, least.next_down()] {
+        let x: Vec<f32> = (0..64).map(|i| top * [1.0, -0.3, 0.01][i % 3]).collect();
+        let (_, subnormal) = arith::count::subnormals(|| linear(Arith::Two, &matrix, &x, &mut out));
+        assert_eq!(subnormal, 0, "{top:e}");
+        assert_eq!(out.map(f32::to_bits), [0; 2]); // below 2^-36
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! By bytes against `golden/arith/cases.txt`, which `make.py` beside it computes in exact rationals
 //! from the formulas of `docs/arithmetic.md`. A change here is a change of the arithmetic's number.
 
+use arith::base::Arith;
 use arith::exp::{exp, log1p, sigmoid, silu, softplus};
 use arith::float::flush;
 use arith::format::{Format, Matrix};
 use arith::gdn::{self, Gates, Gdn, HeadOrder};
 use arith::rope::{Pairing, RopeRows, rotate};
-use arith::{a16, attention, linear, norm, sample};
+use arith::{a8, a16, attention, linear, norm, sample};
 
 use super::Noise;
 
@@ -28,6 +29,11 @@ fn a_quantised_row_has_the_golden_bytes() {
     let q = row.q.iter().map(|q| format!("{:04x}", *q as u16));
     let d = row.d.iter().map(|d| format!("{:08x}", d.to_bits()));
     assert_eq!(q.chain(d).collect::<Vec<_>>(), case("a16"));
+
+    let row = a8::quantise(&Noise(1).units(300)).unwrap();
+    let q = row.q.iter().map(|q| format!("{:02x}", *q as u8));
+    let d = row.d.iter().map(|d| format!("{:08x}", d.to_bits()));
+    assert_eq!(q.chain(d).collect::<Vec<_>>(), case("a8"));
 }
 
 #[test]
@@ -40,8 +46,10 @@ fn block_linears_have_the_golden_bytes() {
         let bytes: Vec<u8> = (0..4).flat_map(|_| noise.row_bytes(format, x.len())).collect();
         let matrix = Matrix { format, rows: 4, cols: x.len(), bytes: &bytes };
         let mut out = [0.0; 4];
-        linear::linear(&matrix, &x, &mut out);
+        linear::linear(Arith::One, &matrix, &x, &mut out);
         assert_bits(&format.to_string(), &out);
+        linear::linear(Arith::Two, &matrix, &x, &mut out);
+        assert_bits(&format!("{format}:2"), &out);
     }
 }
 
@@ -52,8 +60,10 @@ fn a_float_linear_has_the_golden_bytes() {
     let bytes: Vec<u8> = noise.units(4 * x.len()).iter().flat_map(|w| w.to_le_bytes()).collect();
     let matrix = Matrix { format: Format::F32, rows: 4, cols: x.len(), bytes: &bytes };
     let mut out = [0.0; 4];
-    linear::linear(&matrix, &x, &mut out);
-    assert_bits("F32", &out);
+    for arith in Arith::ALL {
+        linear::linear(arith, &matrix, &x, &mut out);
+        assert_bits("F32", &out);
+    }
 }
 
 #[test]

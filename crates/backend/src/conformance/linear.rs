@@ -1,5 +1,6 @@
 //! project (block and float formats) and embed.
 
+use arith::base::Arith;
 use arith::format::{Format, Matrix, Mlx, Scales, read_row};
 
 use super::input::{self, Noise};
@@ -113,11 +114,14 @@ fn project<B: Backend>(
     let pool = input::pool(&mut noise, checks.level.pool_rows(), cols);
     let stored: Vec<_> =
         shapes.iter().map(|&(f, rows)| Stored::new(&mut noise, f, rows, cols)).collect();
+    let arith = checks.backend.arith();
     let mut wants = Vec::new();
     let mut weights = Vec::new();
     for (stored, name) in stored.iter().zip(&names) {
         let matrix = stored.matrix();
-        wants.push(checks.reference(&format!("project {name}"), || reference(&matrix, &pool)));
+        wants.push(
+            checks.reference(&format!("project {name}"), || reference(arith, &matrix, &pool)),
+        );
         let made = checks.backend.linear(&matrix);
         let Some(packed) = checks.made(name, made) else {
             return;
@@ -151,10 +155,10 @@ fn project<B: Backend>(
 }
 
 /// The reference's outputs of every row of the pool.
-fn reference(matrix: &Matrix<'_>, pool: &[f32]) -> Vec<f32> {
+fn reference(arith: Arith, matrix: &Matrix<'_>, pool: &[f32]) -> Vec<f32> {
     let mut want = vec![0.0; pool.len() / matrix.cols * matrix.rows];
     for (x, y) in pool.chunks_exact(matrix.cols).zip(want.chunks_exact_mut(matrix.rows)) {
-        arith::linear::linear(matrix, x, y);
+        arith::linear::linear(arith, matrix, x, y);
     }
     want
 }

@@ -1,5 +1,7 @@
 //! Faults that [`Scalar`](super::Scalar) can carry, each one that a real kernel could have.
 
+use arith::base::Arith;
+
 /// One planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -108,11 +110,21 @@ pub enum Defect {
     OwnPlace,
     /// copy_state leaves the tail behind.
     NoTailCopy,
+    /// Arith 2: the pieces of a slice take the scale of its first activation block.
+    FirstScale,
+    /// Arith 2: `dot * a * d` with the product of the scales unrounded.
+    UnroundedScale,
+    /// Arith 2: sums of activations run over the whole weight block, under its first scale.
+    WideSums,
+    /// Arith 2: the scale is left to the slice's end, as in arith 1.
+    SliceScale,
+    /// Arith 2: two pieces of 16 are added before they are scaled.
+    PairedBlocks,
 }
 
 impl Defect {
     /// Every defect.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 57] = [
         Self::DroppedSlice,
         Self::SwappedTree,
         Self::UnfusedDot,
@@ -165,5 +177,22 @@ impl Defect {
         Self::StaleState,
         Self::OwnPlace,
         Self::NoTailCopy,
+        Self::FirstScale,
+        Self::UnroundedScale,
+        Self::WideSums,
+        Self::SliceScale,
+        Self::PairedBlocks,
     ];
+
+    /// The arithmetic that it is a fault of; for most, both.
+    pub fn arith(self) -> Arith {
+        match self {
+            Self::FirstScale
+            | Self::UnroundedScale
+            | Self::WideSums
+            | Self::SliceScale
+            | Self::PairedBlocks => Arith::Two,
+            _ => Arith::One,
+        }
+    }
 }

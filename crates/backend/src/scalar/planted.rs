@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use arith::a16::{A16, Q_MAX, quantise_slice};
 use arith::attention::{KvDtype, Partial, scale};
-use arith::base::{CHUNK_KEYS, SLICE_VALUES, TILE_KEYS};
+use arith::base::{Arith, CHUNK_KEYS, SLICE_VALUES, TILE_KEYS};
 use arith::exp::{sigmoid, silu};
 use arith::float::{SPOILT, f16_to_f32, f32_to_f16, flush, fma, is_spoilt};
 use arith::format::{Affine, Format, Matrix, read_float};
 use arith::linear::{GROUPS, group_slices, tree};
 use arith::norm::LANES;
 
-use super::Defect;
+use super::{Defect, planted_a8};
 use crate::{RowAt, RowMap};
 
 /// Which row of how many an op computes.
@@ -22,7 +22,14 @@ pub(super) struct Row {
 }
 
 /// One row through a matrix.
-pub(super) fn linear(defect: Defect, m: &Matrix<'_>, at: Row, x: &[f32], out: &mut [f32]) {
+pub(super) fn linear(
+    arith: Arith,
+    defect: Defect,
+    m: &Matrix<'_>,
+    at: Row,
+    x: &[f32],
+    out: &mut [f32],
+) {
     if defect == Defect::StaleRow && at.rows % 4 == 3 && at.row + 1 == at.rows {
         return;
     }
@@ -33,9 +40,15 @@ pub(super) fn linear(defect: Defect, m: &Matrix<'_>, at: Row, x: &[f32], out: &m
     if spoilt {
         return out.fill(SPOILT);
     }
-    let quantised = quantise(defect, x);
+    let one = quantise(defect, x);
+    let two = planted_a8::quantise(defect, x);
+    let add = |n: usize, slice: usize, values: Range<usize>, g: f32| match arith {
+        _ if m.format.is_float() => g + slice_float(defect, m, n, values, x),
+        Arith::One => fma(slice_block(defect, m, n, values, &one.q), one.d[slice], g),
+        Arith::Two => planted_a8::add_slice(defect, m, n, values, &two, g),
+    };
     for (n, out) in out.iter_mut().enumerate() {
-        let sum = dot(defect, m, at, n, x, &quantised);
+        let sum = dot(defect, m.cols, at, |slice, values, g| add(n, slice, values, g));
         *out = if defect == Defect::UnflushedLinear { sum } else { flush(sum) };
     }
 }
@@ -56,8 +69,9 @@ fn quantise(defect: Defect, x: &[f32]) -> A16 {
     all
 }
 
-fn dot(defect: Defect, m: &Matrix<'_>, at: Row, n: usize, x: &[f32], quantised: &A16) -> f32 {
-    let slices = m.cols.div_ceil(SLICE_VALUES);
+/// Groups and tree over slices, `add` giving a group's next sum.
+fn dot(defect: Defect, cols: usize, at: Row, add: impl Fn(usize, Range<usize>, f32) -> f32) -> f32 {
+    let slices = cols.div_ceil(SLICE_VALUES);
     let mut g = [0.0; GROUPS];
     for (group, g) in g.iter_mut().enumerate() {
         for slice in group_slices(group, slices) {
@@ -65,12 +79,7 @@ fn dot(defect: Defect, m: &Matrix<'_>, at: Row, n: usize, x: &[f32], quantised: 
                 continue;
             }
             let from = slice * SLICE_VALUES;
-            let values = from..m.cols.min(from + SLICE_VALUES);
-            *g = if m.format.is_float() {
-                *g + slice_float(defect, m, n, values, x)
-            } else {
-                fma(slice_block(defect, m, n, values, &quantised.q), quantised.d[slice], *g)
-            };
+            *g = add(slice, from..cols.min(from + SLICE_VALUES), *g);
         }
     }
     let swapped = match defect {
@@ -84,7 +93,7 @@ fn dot(defect: Defect, m: &Matrix<'_>, at: Row, n: usize, x: &[f32], quantised: 
     tree(&g)
 }
 
-fn multiply_add(defect: Defect, a: f32, b: f32, c: f32) -> f32 {
+pub(super) fn multiply_add(defect: Defect, a: f32, b: f32, c: f32) -> f32 {
     if defect == Defect::UnfusedDot { a * b + c } else { fma(a, b, c) }
 }
 
@@ -113,7 +122,7 @@ fn slice_block(defect: Defect, m: &Matrix<'_>, n: usize, values: Range<usize>, q
 }
 
 /// What the defect makes of a block that was read right.
-fn misread(
+pub(super) fn misread(
     defect: Defect,
     m: &Matrix<'_>,
     n: usize,
