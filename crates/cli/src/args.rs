@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use arith::attention::KvDtype;
+use arith::base::Arith;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::hello::Encryption;
 
@@ -135,6 +136,9 @@ pub struct Shared {
     /// Layers a rank, for example 0:10,10:20,20:30.
     #[arg(long, value_name = "RANGES")]
     pub layout: Option<String>,
+    /// The arithmetic: 1, or 2 with activations in 8 bits, which is faster and less exact.
+    #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
+    pub arith: Arith,
     /// How keys and values are stored.
     #[arg(long, value_enum, default_value = "f16")]
     pub kv: Kv,
@@ -161,6 +165,7 @@ impl Shared {
         Settings {
             world,
             layout: self.layout.clone(),
+            arith: self.arith,
             kv: self.kv.into(),
             context: self.context,
             streams: self.streams,
@@ -267,6 +272,9 @@ pub struct Demo {
     /// Ranks of the ring.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub world: u32,
+    /// The arithmetic.
+    #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
+    pub arith: Arith,
     /// What to ask.
     #[arg(default_value = "Tell me a story about a brave rabbit named Tom.")]
     pub prompt: String,
@@ -322,6 +330,9 @@ pub struct Check {
     /// Rounds in flight.
     #[arg(long, value_name = "N", default_values = ["1"], value_delimiter = ',')]
     pub depths: Vec<u32>,
+    /// The arithmetic.
+    #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
+    pub arith: Arith,
     /// How keys and values are stored.
     #[arg(long, value_enum, default_value = "f16")]
     pub kv: Kv,
@@ -351,6 +362,9 @@ pub struct Bench {
     /// Compute threads of each rank.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: usize,
+    /// The arithmetic.
+    #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
+    pub arith: Arith,
     /// Prompt tokens.
     #[arg(long, value_name = "N", default_value_t = 512)]
     pub prompt: u32,

@@ -26,7 +26,9 @@ pub fn run(args: &Bench) -> Result<()> {
     for placement in &placements {
         let layout = Some(placement.layout.to_string());
         let loop_mode = placement.loop_mode;
-        let settings = Settings { layout, loop_mode, context, streams: 1, ..Settings::default() };
+        let arith = args.arith;
+        let settings =
+            Settings { layout, loop_mode, arith, context, streams: 1, ..Settings::default() };
         cells.push(Cell::start(&path, settings, args.threads)?);
     }
     let mut rates: Vec<(Vec<f64>, Vec<f64>)> = vec![(Vec::new(), Vec::new()); cells.len()];

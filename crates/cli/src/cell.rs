@@ -76,7 +76,7 @@ impl Cell {
         join: J,
         driver: Driver,
     ) -> Result<()> {
-        let cpu = Arc::new(Cpu::new(threads, Isa::Auto)?);
+        let cpu = Arc::new(Cpu::new(threads, Isa::Auto, model.settings.arith)?);
         let mut leader = model.leader(cpu.device(), join, driver)?;
         // Whoever runs a cell compares its bytes; an earlier run's must not end it before.
         leader.canary.kept_at = None;
@@ -85,7 +85,7 @@ impl Cell {
     }
 
     fn follow(&mut self, model: &Model, rank: Rank, threads: usize) -> Result<()> {
-        let cpu = Arc::new(Cpu::new(threads, Isa::Auto)?);
+        let cpu = Arc::new(Cpu::new(threads, Isa::Auto, model.settings.arith)?);
         let join = Joined(self.transports[rank.0 as usize].clone());
         let follower = model.follower(rank, cpu.device(), join)?;
         self.stops.push(follower.stop.clone());

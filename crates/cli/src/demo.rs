@@ -29,11 +29,12 @@ const CONTEXT: u32 = 2_048;
 pub fn run(args: &Demo) -> Result<()> {
     let path = source::resolve(&args.model)?;
     let path_text = path.to_string_lossy().into_owned();
-    let settings = Settings { world: args.world, context: Some(CONTEXT), ..Settings::default() };
+    let (world, arith, context) = (args.world, args.arith, Some(CONTEXT));
+    let settings = Settings { world, arith, context, ..Settings::default() };
     let model = Model::open(&path, settings)?;
     println!("{}: {} ranks on loopback, layers {}", model.name(), args.world, model.layout);
     let port = loopback_ports(1)?[0].port();
-    let mut ring = Ring::start(&path_text, args.world, port)?;
+    let mut ring = Ring::start(&path_text, args, port)?;
     let client = Client::new(&format!("http://127.0.0.1:{port}"));
     ring.wait_ready(&client)?;
     println!("\n> {}\n", args.prompt);
@@ -57,7 +58,7 @@ fn prove(
 ) -> Result<()> {
     let text = Text::from_checkpoint(&model.checkpoint)?;
     let prompt = text.encode(&text.render(messages, true, &serde_json::Map::new())?)?;
-    let settings = Settings { context: Some(CONTEXT), ..Settings::default() };
+    let settings = Settings { arith: args.arith, context: Some(CONTEXT), ..Settings::default() };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cell = Cell::start(path, settings, cores)?;
     let request = Request {
@@ -84,10 +85,11 @@ fn prove(
 struct Ring(Child);
 
 impl Ring {
-    fn start(model: &str, world: u32, port: u16) -> Result<Self> {
+    fn start(model: &str, args: &Demo, port: u16) -> Result<Self> {
         let child = Command::new(std::env::current_exe()?)
             .args(["--log", "warn", "serve", model])
-            .args(["--world", &world.to_string(), "--port", &port.to_string()])
+            .args(["--world", &args.world.to_string(), "--port", &port.to_string()])
+            .args(["--arith", &args.arith.to_string()])
             .args(["--context", &CONTEXT.to_string()])
             .stdin(Stdio::null())
             .spawn()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use arith::attention::KvDtype;
-use arith::base::{ARITH, Rank, pages_of};
+use arith::base::{Arith, Rank, pages_of};
 use cpu::Cpu;
 use ring::boot::BootTimes;
 use ring::canary::Canary;
@@ -39,6 +39,8 @@ pub struct Settings {
     pub world: u32,
     /// Who holds what.
     pub layout: Option<String>,
+    /// The function that the ring computes.
+    pub arith: Arith,
     /// How keys and values are stored.
     pub kv: KvDtype,
     /// Most positions of a stream.
@@ -63,6 +65,7 @@ impl Default for Settings {
         Self {
             world: 1,
             layout: None,
+            arith: Arith::One,
             kv: KvDtype::F16,
             context: None,
             streams: 8,
@@ -151,7 +154,7 @@ impl Model {
     fn bits(&self) -> Result<Fields> {
         let mut fields = Fields::new();
         fields.put("protocol", wire::limit::VERSION.to_string())?;
-        fields.put("arith", ARITH.to_string())?;
+        fields.put("arith", self.settings.arith.to_string())?;
         fields.put("engine", ENGINE)?;
         fields.put("config", format!("{:?}", self.checkpoint.config()))?;
         fields.put("row_dtype", RowDtype::F32.name())?;
@@ -182,7 +185,7 @@ impl Model {
             world: self.layout.world(),
             engine: ENGINE.into(),
             backend: "cpu".into(),
-            arith: ARITH,
+            arith: self.settings.arith.number(),
             device,
             range,
             hidden,

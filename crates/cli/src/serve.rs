@@ -153,7 +153,7 @@ impl Head {
         let (model, is_loaded) = (model.clone(), loaded.clone());
         let run = move || {
             let _alive: oneshot::Sender<()> = alive;
-            let cpu = Arc::new(Cpu::new(threads, Isa::Auto)?);
+            let cpu = Arc::new(Cpu::new(threads, Isa::Auto, model.settings.arith)?);
             let range = model.range(Rank(0))?;
             tracing::info!(
                 "rank 0: loading layers {}..{} and the ends of {}",

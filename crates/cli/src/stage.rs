@@ -53,7 +53,7 @@ pub fn run(args: &StageArgs) -> Result<()> {
     } else {
         end.clone().after(move || runtime.block_on(signals.ended()).into())?;
     }
-    let cpu = Arc::new(Cpu::new(serve::threads(&args.shared, 1), Isa::Auto)?);
+    let cpu = Arc::new(Cpu::new(serve::threads(&args.shared, 1), Isa::Auto, model.settings.arith)?);
     tracing::info!(
         "rank {rank}: loading layers {}..{} of {}",
         range.start,

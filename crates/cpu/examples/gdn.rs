@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use arith::base::Arith;
 use arith::format::{Format, Matrix};
 use arith::gdn::HeadOrder;
 use backend::{Backend, Gdn, Walk};
@@ -19,7 +20,7 @@ const FOOTPRINT_BYTES: usize = 256 << 20;
 fn main() {
     let asked: Vec<usize> = std::env::args().skip(1).map(|a| a.parse().unwrap()).collect();
     for threads in if asked.is_empty() { vec![1, 2] } else { asked } {
-        let cpu = Cpu::new(threads, Isa::Auto).unwrap();
+        let cpu = Cpu::new(threads, Isa::Auto, Arith::One).unwrap();
         let (read, fma) = (read_gb_a_s(threads), fma_g_a_s(threads));
         println!("{{\"threads\":{threads},\"read_gb_a_s\":{read:.1},\"gfma_a_s\":{fma:.1}}}");
         for (model, keys, values) in [("27B", 16, 48), ("0.8B", 16, 16)] {

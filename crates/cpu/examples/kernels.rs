@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arith::attention::{Heads, KvDtype};
+use arith::base::Arith;
 use arith::format::{Format, Matrix, Mlx, Scales};
 use backend::{Backend, RowAt, RowMap};
 use baton_cpu::{Cpu, Isa, Linear, Rows};
@@ -68,7 +69,7 @@ fn main() {
     let known = |format: &Format| formats.is_empty() || formats.contains(&format.to_string());
     let asked = |shape: &str| shapes.is_empty() || shapes.iter().any(|a| shape.contains(a));
     for threads in threads {
-        let cpu = Cpu::new(threads, Isa::Auto).unwrap();
+        let cpu = Cpu::new(threads, Isa::Auto, Arith::One).unwrap();
         for format in FORMATS.into_iter().filter(known) {
             for shape in SHAPES.into_iter().filter(|&(_, _, name)| asked(name)) {
                 linear(&cpu, format, shape);

@@ -28,13 +28,16 @@ mod norm;
 mod pack;
 mod pool;
 mod project;
+mod project_a8_scalar;
 mod project_scalar;
 mod quantise;
+mod quantise_a8;
 mod rows;
 mod state;
 #[cfg(target_arch = "x86_64")]
 mod vector_avx2;
 
+use arith::base::Arith;
 use arith::format::{Matrix, read_float};
 use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
@@ -102,6 +105,7 @@ impl Level {
 pub struct Cpu {
     pool: Pool,
     level: Level,
+    arith: Arith,
     device: String,
 }
 
@@ -111,7 +115,7 @@ impl Cpu {
     /// # Errors
     /// `Unsupported` if `isa` asks for what the CPU lacks, `Shape` for more than
     /// [`THREADS_MAX`] threads or if the system refuses to start them.
-    pub fn new(threads: usize, isa: Isa) -> Result<Self, BackendError> {
+    pub fn new(threads: usize, isa: Isa, arith: Arith) -> Result<Self, BackendError> {
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
@@ -141,7 +145,7 @@ impl Cpu {
         let pool =
             Pool::new(threads).map_err(|e| refused(format!("{threads} started"), e.to_string()))?;
         let device = format!("{name}, {threads} threads, {}", level.name());
-        Ok(Self { pool, level, device })
+        Ok(Self { pool, level, arith, device })
     }
 
     /// Threads that compute.
@@ -166,6 +170,10 @@ impl Backend for Cpu {
 
     fn name(&self) -> &'static str {
         "cpu"
+    }
+
+    fn arith(&self) -> Arith {
+        self.arith
     }
 
     fn device(&self) -> String {
@@ -239,7 +247,7 @@ impl Backend for Cpu {
     }
 
     fn project(&self, x: &Rows, rows: usize, weights: &[&Linear], outs: &mut [&mut Rows]) {
-        project::project(&self.pool, self.level, x, rows, weights, outs);
+        project::project(&self.pool, (self.level, self.arith), x, rows, weights, outs);
     }
 
     fn rope(&self, x: &mut Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {

@@ -3,16 +3,17 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use arith::base::SLICE_VALUES;
+use arith::base::{Arith, SLICE_VALUES};
 
 use crate::Level;
 use crate::pack::{LANES, Linear};
 use crate::pool::Pool;
-use crate::project_scalar;
 use crate::quantise::Activations;
+use crate::quantise_a8::ActivationsA8;
 use crate::rows::{Cells, Rows};
 #[cfg(target_arch = "x86_64")]
 use crate::{floats_avx2, gemm_avx2, gemv_avx2};
+use crate::{project_a8_scalar, project_scalar};
 
 /// Rows up to which block formats are multiplied straight from their codes.
 const GEMV_ROWS: usize = 8;
@@ -30,13 +31,36 @@ const POOL_MACS: usize = 1 << 17;
 const MATRICES: usize = 8;
 
 thread_local! {
-    static ACTIVATIONS: RefCell<Activations> = RefCell::default();
+    static ACTIVATIONS: RefCell<(Activations, ActivationsA8)> = RefCell::default();
 }
 
-/// What a kernel reads: the rows as they came, and quantised.
+/// What a kernel reads: the rows as they came, and quantised by the arithmetic in use.
 pub(crate) struct Inputs<'a> {
     pub(crate) x: &'a Rows,
+    /// In arith 2 filled for float formats alone, without integers.
     pub(crate) a16: &'a Activations,
+    pub(crate) a8: &'a ActivationsA8,
+}
+
+/// Which kernels a matrix and a row count want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A float format.
+    Floats,
+    /// A block format, few rows.
+    Gemv,
+    /// A block format, more rows.
+    Gemm,
+}
+
+impl Kind {
+    fn of(linear: &Linear, rows: usize) -> Self {
+        match () {
+            () if linear.format.is_float() => Self::Floats,
+            () if rows <= GEMV_ROWS => Self::Gemv,
+            () => Self::Gemm,
+        }
+    }
 }
 
 /// Where a kernel writes: rows of a matrix's outputs.
@@ -67,13 +91,10 @@ struct Cut {
 
 /// The cut depends on the shape alone.
 fn cut(linear: &Linear, rows: usize) -> Cut {
-    let (panels, job_rows) = if linear.format.is_float() {
-        (FLOAT_PANELS, JOB_ROWS)
-    } else if rows <= GEMV_ROWS {
-        let macs = linear.cols * LANES * rows;
-        (JOB_MACS.div_ceil(macs), rows)
-    } else {
-        (GEMM_PANELS, JOB_ROWS)
+    let (panels, job_rows) = match Kind::of(linear, rows) {
+        Kind::Floats => (FLOAT_PANELS, JOB_ROWS),
+        Kind::Gemv => (JOB_MACS.div_ceil(linear.cols * LANES * rows), rows),
+        Kind::Gemm => (GEMM_PANELS, JOB_ROWS),
     };
     let columns = linear.panels.div_ceil(panels);
     Cut { panels, columns, rows: job_rows, jobs: columns * rows.div_ceil(job_rows) }
@@ -82,7 +103,7 @@ fn cut(linear: &Linear, rows: usize) -> Cut {
 /// `outs[i] = x W_i^T` for the first `rows` rows.
 pub(crate) fn project(
     pool: &Pool,
-    level: Level,
+    how: (Level, Arith),
     x: &Rows,
     rows: usize,
     weights: &[&Linear],
@@ -98,19 +119,32 @@ pub(crate) fn project(
     if rows == 0 {
         return;
     }
-    ACTIVATIONS.with_borrow_mut(|a16| {
-        let blocks = weights.iter().filter(|w| !w.format.is_float());
-        a16.fill(pool, level, x, rows, blocks.map(|w| w.format.block_values()));
-        let inputs = Inputs { x, a16 };
+    let (level, arith) = how;
+    let blocks = weights.iter().filter(|w| !w.format.is_float());
+    ACTIVATIONS.with_borrow_mut(|(a16, a8)| {
+        match arith {
+            Arith::One => {
+                a16.fill(pool, level, x, rows, blocks.map(|w| w.format.block_values()));
+            }
+            Arith::Two => {
+                if blocks.count() > 0 {
+                    a8.fill(pool, level, x, rows);
+                }
+                if weights.iter().any(|w| w.format.is_float()) {
+                    a16.fill(pool, level, x, rows, std::iter::empty());
+                }
+            }
+        }
+        let inputs = Inputs { x, a16, a8 };
         for (weights, outs) in weights.chunks(MATRICES).zip(outs.chunks_mut(MATRICES)) {
-            multiply(pool, level, &inputs, rows, weights, outs);
+            multiply(pool, how, &inputs, rows, weights, outs);
         }
     });
 }
 
 fn multiply(
     pool: &Pool,
-    level: Level,
+    how: (Level, Arith),
     inputs: &Inputs<'_>,
     rows: usize,
     weights: &[&Linear],
@@ -131,7 +165,7 @@ fn multiply(
                 let rows = block * cut.rows..rows.min((block + 1) * cut.rows);
                 // SAFETY: the jobs of a matrix are disjoint in panels or rows, and every buffer
                 // belongs to one matrix.
-                unsafe { compute(level, linear, inputs, panels, rows, out) };
+                unsafe { compute(how, linear, inputs, panels, rows, out) };
                 return;
             }
             index -= cut.jobs;
@@ -151,35 +185,27 @@ fn multiply(
 /// # Safety
 /// No other thread may write the same panels of the same rows.
 unsafe fn compute(
-    level: Level,
+    how: (Level, Arith),
     linear: &Linear,
     inputs: &Inputs<'_>,
     panels: Range<usize>,
     rows: Range<usize>,
     out: &Outputs<'_>,
 ) {
-    // SAFETY: the caller's promise; `level` says that the CPU has the features.
-    unsafe {
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => {
-                if linear.format.is_float() {
-                    floats_avx2::project_f32_floats_avx2(linear, inputs, panels, rows, out);
-                } else if rows.len() <= GEMV_ROWS {
-                    gemv_avx2::gemv_a16_blocks_avx2(linear, inputs, panels, rows, out);
-                } else {
-                    gemm_avx2::gemm_a16_blocks_avx2(linear, inputs, panels, rows, out);
-                }
-            }
-            Level::Scalar => {
-                if linear.format.is_float() {
-                    project_scalar::project_f32_floats_scalar(linear, inputs, panels, rows, out);
-                } else {
-                    project_scalar::project_a16_blocks_scalar(linear, inputs, panels, rows, out);
-                }
-            }
-        }
-    }
+    let kind = Kind::of(linear, rows.len());
+    let kernel = match (how, kind) {
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, _), Kind::Floats) => floats_avx2::project_f32_floats_avx2,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, Arith::One), Kind::Gemv) => gemv_avx2::gemv_a16_blocks_avx2,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, Arith::One), Kind::Gemm) => gemm_avx2::gemm_a16_blocks_avx2,
+        ((_, _), Kind::Floats) => project_scalar::project_f32_floats_scalar,
+        ((_, Arith::One), _) => project_scalar::project_a16_blocks_scalar,
+        ((_, Arith::Two), _) => project_a8_scalar::project_a8_blocks_scalar,
+    };
+    // SAFETY: the caller's promise; the level says that the CPU has the features.
+    unsafe { kernel(linear, inputs, panels, rows, out) };
 }
 
 /// Values of slice `slice` of a row of `cols`.

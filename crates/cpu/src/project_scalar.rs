@@ -11,11 +11,11 @@ use crate::project::{Inputs, Outputs, slice_values};
 
 thread_local! {
     /// One panel's integers, `[blocks][LANES][values]`.
-    static CODES: RefCell<Vec<i16>> = const { RefCell::new(Vec::new()) };
+    pub(crate) static CODES: RefCell<Vec<i16>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs the groups of one row in order, `slice(index, values, g)` giving the group's next sums.
-fn grouped(
+pub(crate) fn grouped(
     cols: usize,
     mut slice: impl FnMut(usize, Range<usize>, [f32; LANES]) -> [f32; LANES],
 ) -> [f32; LANES] {
@@ -58,7 +58,7 @@ pub(crate) unsafe fn project_a16_blocks_scalar(
 }
 
 /// The integers w of a panel.
-fn unpack(linear: &Linear, panel: usize, codes: &mut Vec<i16>) {
+pub(crate) fn unpack(linear: &Linear, panel: usize, codes: &mut Vec<i16>) {
     let layout = linear.layout();
     let places = layout.places();
     codes.clear();

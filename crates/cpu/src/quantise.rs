@@ -10,7 +10,7 @@ use crate::rows::{Cells, Rows, for_rows};
 /// A row at or above this amax (2^60), or one that isn't finite, is spoilt.
 const SPOILT_BITS: u32 = 0x5d80_0000;
 /// A slice whose amax is below this (2^-30) quantises to zeros.
-const ZERO_BITS: u32 = 0x3080_0000;
+pub(crate) const ZERO_BITS: u32 = 0x3080_0000;
 
 /// Lengths that a block can have, each twice the one before.
 const LENGTHS: usize = (BLOCK_MAX / BLOCK_MIN).ilog2() as usize + 1;
@@ -45,7 +45,7 @@ pub(crate) struct Activations {
     pub(crate) spoilt: Vec<bool>,
 }
 
-fn grow<T: Clone + Default>(v: &mut Vec<T>, len: usize) {
+pub(crate) fn grow<T: Clone + Default>(v: &mut Vec<T>, len: usize) {
     if v.len() < len {
         v.resize(len, T::default());
     }
@@ -127,7 +127,7 @@ struct Parts<'a> {
 
 /// The largest magnitude, as the bits of an f32: magnitudes order as their bits do.
 #[inline(always)]
-fn amax_bits(x: &[f32]) -> u32 {
+pub(crate) fn amax_bits(x: &[f32]) -> u32 {
     x.iter().fold(0, |m, x| m.max(x.to_bits() & 0x7fff_ffff))
 }
 
@@ -193,7 +193,7 @@ fn sum<const N: usize>(q: &[i16], (i32, f32): (&mut [i32], &mut [f32])) {
 
 /// Rounds |x| < 2^22 half to even: adding 1.5 * 2^23 leaves the integer in the low mantissa bits.
 #[inline(always)]
-fn round_even(x: f32) -> i32 {
+pub(crate) fn round_even(x: f32) -> i32 {
     const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()) as i32
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arith::attention::KvDtype;
-use arith::base::{ARITH, Epoch, Generation, Rank, Round, StreamId};
+use arith::base::{Arith, Epoch, Generation, Rank, Round, StreamId};
 use arith::sample::Sampling;
 use baton_ring::boot::{self, BootTimes, Terms};
 use baton_ring::canary::Canary;
@@ -42,7 +42,7 @@ fn describe(rank: u32, layout: &Layout, chunk: u32) -> Describe {
         world: layout.world(),
         engine: "test".into(),
         backend: "fake".into(),
-        arith: ARITH,
+        arith: Arith::One.number(),
         device: "fake".into(),
         layers: vec![[0; 32]; range.len()],
         range,
@@ -347,7 +347,7 @@ fn drive(
         layout,
         layers: LAYERS,
         engine: "test",
-        arith: ARITH,
+        arith: Arith::One.number(),
         mixed: false,
         hidden: 8,
         planes: 1,

@@ -1,12 +1,12 @@
 //! Logits of every position of a text, for comparison with other implementations.
 //!
-//! `logits MODEL.gguf IDS f16|f32 OUT`: IDS holds little-endian u32 token ids; OUT gets
+//! `logits MODEL.gguf IDS f16|f32 OUT [ARITH]`: IDS holds little-endian u32 token ids; OUT gets
 //! `ids * vocab` little-endian f32 values.
 
 use std::sync::Arc;
 
 use arith::attention::KvDtype;
-use arith::base::{Generation, StreamId};
+use arith::base::{Arith, Generation, StreamId};
 use baton_stage::{Engine, Input, Shapes, Stage, StageConfig};
 use wire::plan::{Entry, Mode, Op, Plan, Want};
 
@@ -14,15 +14,16 @@ const CHUNK: usize = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, model, ids, kv, out] = args.as_slice() else {
-        return Err("usage: logits MODEL.gguf IDS f16|f32 OUT".into());
+    let [_, model, ids, kv, out, arith @ ..] = args.as_slice() else {
+        return Err("usage: logits MODEL.gguf IDS f16|f32 OUT [ARITH]".into());
     };
+    let arith: Arith = arith.first().map_or(Ok(Arith::One), |number| number.parse())?;
     let kv = if kv == "f32" { KvDtype::F32 } else { KvDtype::F16 };
     let bytes = std::fs::read(ids)?;
     let ids: Vec<u32> =
         bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let checkpoint = weights::Checkpoint::open(model.as_ref())?;
-    let cpu = Arc::new(cpu::Cpu::new(2, cpu::Isa::Auto)?);
+    let cpu = Arc::new(cpu::Cpu::new(2, cpu::Isa::Auto, arith)?);
     let range = 0..checkpoint.config().layers();
     let config = StageConfig { range, ends: true, kv, loop_mode: false };
     let mut stage = Stage::open(cpu, &checkpoint, config)?;

@@ -124,6 +124,7 @@ fn settings(args: &Check, at: &Coordinates) -> Settings {
     Settings {
         layout: Some(at.placement.layout.to_string()),
         loop_mode: at.placement.loop_mode,
+        arith: args.arith,
         kv: args.kv.into(),
         context: Some((args.prompt + args.tokens + 1).max(64)),
         streams: at.streams,

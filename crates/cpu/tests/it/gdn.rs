@@ -1,5 +1,6 @@
 //! Gated DeltaNet and the gates and norms beside it, against the reference backend.
 
+use arith::base::Arith;
 use arith::format::{Format, Matrix};
 use arith::gdn::HeadOrder;
 use backend::scalar::Scalar;
@@ -132,7 +133,7 @@ fn walk(rows: std::ops::Range<usize>, from: Option<usize>, to: usize) -> Walk {
 
 /// Compares every backend with the reference.
 fn check(inputs: &Inputs, rounds: &[Vec<Walk>], case: &str) {
-    let expected = run(&Scalar::new(), inputs, rounds);
+    let expected = run(&Scalar::default(), inputs, rounds);
     for (name, cpu) in backends() {
         run(&cpu, inputs, rounds).assert_is(&expected, &format!("{name}, {case}"));
     }
@@ -196,7 +197,7 @@ fn cuts_of_a_walk_change_nothing() {
     let mut random = Random(44);
     let inputs = Inputs::new(shape([2, 4, 16, 24, 4], HeadOrder::Grouped), 34, &mut random);
     let whole = [vec![walk(0..34, None, 0)]];
-    let expected = run(&Scalar::new(), &inputs, &whole);
+    let expected = run(&Scalar::default(), &inputs, &whole);
     for piece in [1, 2, 3, 5, 33] {
         for moving in [false, true] {
             let mut rounds = Vec::new();
@@ -245,7 +246,7 @@ fn what_is_not_finite_spreads_no_further_than_in_the_reference() {
                 "decay" => inputs.a[heads + at] = bad,
                 _ => inputs.x[at] = bad,
             }
-            let expected = run(&Scalar::new(), &inputs, &walks);
+            let expected = run(&Scalar::default(), &inputs, &walks);
             for (name, cpu) in backends() {
                 let found = run(&cpu, &inputs, &walks);
                 let case = format!("{name}, {what} {bad}");
@@ -331,7 +332,7 @@ fn states_are_copied_from_place_to_place() {
 
 #[test]
 fn shapes_that_the_kernels_cannot_hold_are_refused() {
-    let cpu = Cpu::new(1, Isa::Auto).unwrap();
+    let cpu = Cpu::new(1, Isa::Auto, Arith::One).unwrap();
     for (dims, expected) in [
         ([2, 4, 16, 16, 9], "taps of a convolution: expected 2 to 8, found 9"),
         ([2, 4, 18, 16, 4], "dims of a key head: expected a multiple of 4, found 18"),
@@ -350,6 +351,6 @@ fn shapes_that_the_kernels_cannot_hold_are_refused() {
 fn two_walks_to_one_place_are_a_bug() {
     let mut random = Random(48);
     let inputs = Inputs::new(shape([1, 1, 8, 8, 2], HeadOrder::Grouped), 2, &mut random);
-    let cpu = Cpu::new(1, Isa::Auto).unwrap();
+    let cpu = Cpu::new(1, Isa::Auto, Arith::One).unwrap();
     run(&cpu, &inputs, &[vec![walk(0..1, None, 0), walk(1..2, None, 0)]]);
 }

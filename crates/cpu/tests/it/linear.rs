@@ -1,5 +1,6 @@
 //! Linear layers of every format, shape, row count and thread count.
 
+use arith::base::Arith;
 use arith::format::{Format, Matrix, Mlx, Scales};
 use arith::linear::linear;
 use backend::Backend;
@@ -67,7 +68,7 @@ fn expected(matrices: &[Matrix<'_>], x: &[f32]) -> Vec<Vec<f32>> {
         let mut all = Vec::new();
         for x in x.chunks_exact(m.cols) {
             let mut out = vec![0.0; m.rows];
-            linear(m, x, &mut out);
+            linear(Arith::One, m, x, &mut out);
             all.extend(out);
         }
         all

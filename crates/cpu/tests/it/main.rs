@@ -7,16 +7,21 @@ mod linear;
 mod memory;
 mod rowwise;
 
+use arith::base::Arith;
 use arith::format::{Format, Matrix};
 use backend::{Backend, BackendError, conformance};
 use baton_cpu::{self as cpu, Cpu, Isa};
 
-/// Every way to compute: both instruction sets, several thread counts.
+/// Every way to compute arith 1: all instruction sets, several thread counts.
 fn backends() -> Vec<(String, Cpu)> {
+    backends_of(Arith::One)
+}
+
+fn backends_of(arith: Arith) -> Vec<(String, Cpu)> {
     let mut all = Vec::new();
     for isa in [Isa::Scalar, Isa::Avx2] {
         for threads in [1, 2, 4] {
-            match Cpu::new(threads, isa) {
+            match Cpu::new(threads, isa, arith) {
                 Ok(cpu) => all.push((format!("{isa:?}, {threads} threads"), cpu)),
                 Err(BackendError::Unsupported { .. }) => {}
                 Err(error) => panic!("{error}"),
@@ -117,17 +122,27 @@ fn the_conformance_suite_passes_on_every_isa_and_thread_count() {
 }
 
 #[test]
-#[ignore = "minutes; run by hand with --ignored after a change of a kernel"]
-fn the_conformance_suite_passes_in_full() {
-    for (name, cpu) in backends() {
-        let report = conformance::run(&cpu, conformance::Level::Full);
+fn the_linears_of_arith_2_pass_on_every_isa_and_thread_count() {
+    for (name, cpu) in backends_of(Arith::Two) {
+        let report = conformance::run_linears(&cpu, conformance::Level::Quick);
         assert!(report.ok(), "{name}: {report}");
     }
 }
 
 #[test]
+#[ignore = "minutes; run by hand with --ignored after a change of a kernel"]
+fn the_conformance_suite_passes_in_full() {
+    for arith in Arith::ALL {
+        for (name, cpu) in backends_of(arith) {
+            let report = conformance::run(&cpu, conformance::Level::Full);
+            assert!(report.ok(), "{name}, arith {arith}: {report}");
+        }
+    }
+}
+
+#[test]
 fn a_request_that_cannot_fit_is_refused_with_its_numbers() {
-    let cpu = Cpu::new(1, Isa::Auto).unwrap();
+    let cpu = Cpu::new(1, Isa::Auto, Arith::One).unwrap();
     let heads = backend::Heads { query: 8, kv: 8, dim: 128 };
     let error = cpu.kv(arith::attention::KvDtype::F16, 1 << 30, heads).err().unwrap();
     assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error}");
@@ -143,7 +158,7 @@ fn a_request_that_cannot_fit_is_refused_with_its_numbers() {
 
 #[test]
 fn the_device_is_named_with_its_threads_and_kernels() {
-    let cpu = Cpu::new(3, Isa::Scalar).unwrap();
+    let cpu = Cpu::new(3, Isa::Scalar, Arith::One).unwrap();
     assert!(cpu.device().ends_with(", 3 threads, scalar"), "{}", cpu.device());
     assert_eq!((cpu.name(), cpu.threads()), ("cpu", 3));
 }

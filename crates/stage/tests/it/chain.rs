@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arith::attention::KvDtype;
-use arith::base::{Generation, StreamId};
+use arith::base::{Arith, Generation, StreamId};
 use backend::Backend;
 use backend::scalar::Scalar;
 use baton_stage::{Engine, Fake, FakeConfig, Input, Shapes, Stage, StageConfig, StageError};
@@ -84,14 +84,14 @@ pub const KINDS: [Kind; 4] = [Kind::Fake, Kind::Scalar, Kind::Cpu, Kind::Hybrid]
 /// One backend for all tests: its threads are few and shared.
 pub fn cpu() -> &'static Arc<cpu::Cpu> {
     static CPU: OnceLock<Arc<cpu::Cpu>> = OnceLock::new();
-    CPU.get_or_init(|| Arc::new(cpu::Cpu::new(2, cpu::Isa::Auto).unwrap()))
+    CPU.get_or_init(|| Arc::new(cpu::Cpu::new(2, cpu::Isa::Auto, Arith::One).unwrap()))
 }
 
 impl Kind {
     pub fn engine(self, range: Range<u32>) -> Box<dyn Engine> {
         match self {
             Self::Fake => Box::new(fake(range)),
-            Self::Scalar => Box::new(stage(&Arc::new(Scalar::new()), config(range))),
+            Self::Scalar => Box::new(stage(&Arc::new(Scalar::default()), config(range))),
             Self::Cpu => Box::new(stage(cpu(), config(range))),
             Self::Hybrid => Box::new(Stage::open(cpu().clone(), hybrid(), config(range)).unwrap()),
         }

@@ -9,7 +9,7 @@ use crate::chain::{Chain, LAYERS, bits, config, cpu, fake, hybrid, say, stage, t
 
 /// A chain whose middle rank has `fault`, for both kinds of engine.
 fn chains(fault: Option<Fault>) -> [Chain; 2] {
-    let backend = Arc::new(Scalar::new());
+    let backend = Arc::new(Scalar::default());
     let ranges = [0..1, 1..2, 2..LAYERS];
     let fakes = ranges.clone().map(|range| -> Box<dyn Engine> {
         match fault {

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use arith::base::Arith;
 use arith::sample::mix;
 use backend::scalar::Scalar;
 use baton_stage::{Engine, Shapes, Stage};
@@ -53,7 +54,7 @@ impl Way {
         cuts.truncate(self.world - 1);
         cuts.sort_unstable();
         println!("{self:?}, cuts {cuts:?}");
-        let cpu = Arc::new(Cpu::new(self.threads, self.isa).unwrap());
+        let cpu = Arc::new(Cpu::new(self.threads, self.isa, Arith::One).unwrap());
         chain(&cpu, &cuts)
     }
 
@@ -86,7 +87,7 @@ fn chain<B: backend::Backend>(backend: &Arc<B>, cuts: &[u32]) -> Chain {
 
 /// The reference's rows, in one stage and chunks of 64.
 fn reference(text: &[u32]) -> Vec<f32> {
-    chain(&Arc::new(Scalar::new()), &[]).feed(1, text, 64)
+    chain(&Arc::new(Scalar::default()), &[]).feed(1, text, 64)
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn a_text_resumed_at_every_mark_goes_on_as_it_was() {
 
 #[test]
 fn a_state_that_has_no_room_is_not_held_and_its_pages_are() {
-    let cpu = Arc::new(Cpu::new(1, Isa::Auto).unwrap());
+    let cpu = Arc::new(Cpu::new(1, Isa::Auto, Arith::One).unwrap());
     let mut stages = [0..1, 1..2, 2..LAYERS]
         .map(|range| Box::new(Stage::open(cpu.clone(), hybrid(), config(range)).unwrap()));
     // One state of layer 2: 4 heads of 16 x 24, and 3 rows of 160 channels.

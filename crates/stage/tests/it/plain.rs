@@ -1,6 +1,7 @@
 //! The llama family once more, one token after the other over `arith`: no pages, no rounds.
 
 use arith::attention::{KvDtype, attend};
+use arith::base::Arith;
 use arith::exp::silu;
 use arith::float::flush;
 use arith::format::{read_float, read_row};
@@ -88,7 +89,7 @@ impl<'a> Plain<'a> {
         let mut buffer = Vec::new();
         let matrix = self.checkpoint.read(name, &mut buffer).unwrap();
         let mut out = vec![0.0; matrix.rows];
-        linear(&matrix, x, &mut out);
+        linear(Arith::One, &matrix, x, &mut out);
         out
     }
 }

@@ -98,7 +98,7 @@ fn a_spoilt_row_stays_with_its_own_stream() {
 #[test]
 fn a_range_outside_the_model_is_refused() {
     for (range, found) in [(0..4, "0..4"), (2..2, "2..2")] {
-        let backend = Arc::new(Scalar::new());
+        let backend = Arc::new(Scalar::default());
         let error = Stage::open(backend, tiny(), config(range)).err().unwrap().to_string();
         assert_eq!(error, format!("OtherRange: expected layers inside 0..3, found {found}"));
     }
@@ -106,7 +106,7 @@ fn a_range_outside_the_model_is_refused() {
 
 #[test]
 fn shapes_that_hold_nothing_are_refused() {
-    let mut stage = stage(&Arc::new(Scalar::new()), config(1..2));
+    let mut stage = stage(&Arc::new(Scalar::default()), config(1..2));
     let error = stage.prepare(&Shapes { pages: 0, ..SHAPES }).unwrap_err().to_string();
     assert_eq!(error, "EmptyShape: pages: expected at least 1, found 0");
 }
