@@ -11,9 +11,9 @@ use arith::base::{CHUNK_KEYS, TILE_KEYS};
 use backend::RowMap;
 
 use crate::Level;
-#[cfg(target_arch = "x86_64")]
-use crate::attention_avx2;
 use crate::attention_scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::attention_vector;
 use crate::kv::Kv;
 use crate::pool::Pool;
 use crate::rows::{Cells, Rows};
@@ -183,14 +183,14 @@ impl Job<'_> {
     fn tile(&self, q: &[f32], visible: usize, padded: usize, s: &mut Scratch) -> Weights {
         let (k, v, o) = (&s.k[..], &s.v[..], &mut s.tile[..padded]);
         match self.level {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the level says that the CPU has the features; `grow` made room.
-            Level::Avx2 => unsafe {
-                attention_avx2::attend_tile_f32_avx2(q, k, v, visible, self.scale, o)
-            },
             Level::Scalar => {
                 attention_scalar::attend_tile_f32_scalar(q, k, v, visible, self.scale, o)
             }
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            // SAFETY: the level says that the CPU has the features; `grow` made room.
+            _ => unsafe {
+                attention_vector::attend_tile_f32_vector(q, k, v, visible, self.scale, o)
+            },
         }
     }
 
@@ -251,10 +251,10 @@ impl Scratch {
 /// Widens a tile into the scratch. Rows of values are padded to whole vectors.
 fn widen(level: Level, tile: Tile<'_>, dim: usize, s: &mut Scratch) {
     match level {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { attention_avx2::widen_tile_avx2(tile, dim, &mut s.k, &mut s.v) },
         Level::Scalar => attention_scalar::widen_tile_scalar(tile, dim, &mut s.k, &mut s.v),
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        // SAFETY: the level says that the CPU has the features.
+        _ => unsafe { attention_vector::widen_tile_vector(tile, dim, &mut s.k, &mut s.v) },
     }
 }
 
@@ -266,9 +266,9 @@ fn merge(level: Level, into: &mut Weights, o1: &mut [f32], next: Weights, o2: &[
     into.m = m;
     into.l = into.l.mul_add(f1, next.l * f2);
     match level {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { attention_avx2::merge_f32_avx2(o1, f1, o2, f2) },
         Level::Scalar => attention_scalar::merge_f32(o1, f1, o2, f2),
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        // SAFETY: the level says that the CPU has the features.
+        _ => unsafe { attention_vector::merge_f32_vector(o1, f1, o2, f2) },
     }
 }

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use crate::lanes::load_halves;
 use crate::layout::{Layout, Scales, planes, strip_values};
-use crate::vector_avx2::load_halves;
 
 /// Values of a [`quad`].
 pub(crate) const QUAD: usize = 8;

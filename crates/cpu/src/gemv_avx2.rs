@@ -10,16 +10,15 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use arith::base::SLICE_VALUES;
-use arith::float::SPOILT;
 use arith::format::{Format, Mlx, Scales};
 use arith::linear::{GROUPS, group_slices};
 
 use crate::codes_avx2::{QUAD, heads, quad, scales};
 use crate::layout::{Layout, strip_values};
-use crate::pack::{LANES, Linear};
+use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx2::flush;
+use crate::vector::put_groups;
 
 /// Formats whose kernels know their whole layout when compiled; those of others know their bits.
 const KNOWN: [Format; 8] = [
@@ -159,7 +158,7 @@ unsafe fn panel_rows<const BITS: usize, const KIND: usize, const R: usize>(
     for r in 0..R {
         // SAFETY: the caller's promise.
         let out = unsafe { out.panel(row + r, panel, linear.lanes(panel)) };
-        store(std::array::from_fn(|k| groups[k][r]), a16.spoilt[row + r], out);
+        put_groups(std::array::from_fn(|k| groups[k][r]), a16.spoilt[row + r], out);
     }
     R
 }
@@ -217,24 +216,6 @@ unsafe fn scale<const R: usize>(
             }
         }
     }
-}
-
-/// The tree over the groups, flushed, to as many outputs as `out` has.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn store(g: [__m256; GROUPS], spoilt: bool, out: &mut [f32]) {
-    if spoilt {
-        return out.fill(SPOILT);
-    }
-    let add = |a, b| _mm256_add_ps(a, b);
-    let low = add(add(g[0], g[1]), add(g[2], g[3]));
-    let high = add(add(g[4], g[5]), add(g[6], g[7]));
-    let sum = flush(add(low, high));
-    let mut lanes = [0.0; LANES];
-    // SAFETY: eight floats are eight lanes.
-    unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sum) };
-    let len = out.len();
-    out.copy_from_slice(&lanes[..len]);
 }
 
 /// The integer dots of one block of `values` codes with R rows, the rows `stride` apart. Each kind

@@ -6,13 +6,15 @@ use std::ops::Range;
 use arith::base::{Arith, SLICE_VALUES};
 
 use crate::Level;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::floats_vector;
 use crate::pack::{LANES, Linear};
 use crate::pool::Pool;
 use crate::quantise::Activations;
 use crate::quantise_a8::ActivationsA8;
 use crate::rows::{Cells, Rows};
 #[cfg(target_arch = "x86_64")]
-use crate::{floats_avx2, gemm_avx2, gemv_avx2};
+use crate::{gemm_avx2, gemv_avx2};
 use crate::{project_a8_scalar, project_scalar};
 
 /// Rows up to which block formats are multiplied straight from their codes.
@@ -194,13 +196,13 @@ unsafe fn compute(
 ) {
     let kind = Kind::of(linear, rows.len());
     let kernel = match (how, kind) {
-        #[cfg(target_arch = "x86_64")]
-        ((Level::Avx2, _), Kind::Floats) => floats_avx2::project_f32_floats_avx2,
+        ((Level::Scalar, _), Kind::Floats) => project_scalar::project_f32_floats_scalar,
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        (_, Kind::Floats) => floats_vector::project_f32_floats_vector,
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx2, Arith::One), Kind::Gemv) => gemv_avx2::gemv_a16_blocks_avx2,
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx2, Arith::One), Kind::Gemm) => gemm_avx2::gemm_a16_blocks_avx2,
-        ((_, _), Kind::Floats) => project_scalar::project_f32_floats_scalar,
         ((_, Arith::One), _) => project_scalar::project_a16_blocks_scalar,
         ((_, Arith::Two), _) => project_a8_scalar::project_a8_blocks_scalar,
     };

@@ -19,7 +19,7 @@ fn backends() -> Vec<(String, Cpu)> {
 
 fn backends_of(arith: Arith) -> Vec<(String, Cpu)> {
     let mut all = Vec::new();
-    for isa in [Isa::Scalar, Isa::Avx2] {
+    for isa in [Isa::Scalar, Isa::Avx2, Isa::Neon, Isa::NeonDot] {
         for threads in [1, 2, 4] {
             match Cpu::new(threads, isa, arith) {
                 Ok(cpu) => all.push((format!("{isa:?}, {threads} threads"), cpu)),
