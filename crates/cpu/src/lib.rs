@@ -27,6 +27,7 @@ mod lanes_avx2;
 #[cfg(target_arch = "aarch64")]
 mod lanes_neon;
 mod layout;
+mod limits;
 mod memory;
 mod norm;
 mod pack;
@@ -46,6 +47,7 @@ use arith::format::{Matrix, read_float};
 use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
 pub use kv::Kv;
+pub use limits::{Limits, limits};
 pub use memory::free_bytes;
 pub use pack::Linear;
 pub use rows::Rows;
