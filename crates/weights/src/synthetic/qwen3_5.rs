@@ -40,6 +40,8 @@ pub struct Qwen35 {
     pub format: Format,
     /// Storage of the embedding table and of the head.
     pub ends_format: Format,
+    /// Whether both formats give way to the mix that llama.cpp calls `Q4_K_M`.
+    pub q4_k_m: bool,
     /// Seed of the weights.
     pub seed: u64,
 }
@@ -72,6 +74,7 @@ impl Default for Qwen35 {
             mtp: false,
             format: Format::Q4_1,
             ends_format: Format::Q8_0,
+            q4_k_m: false,
             seed: 1,
         }
     }
@@ -132,7 +135,7 @@ impl Qwen35 {
             self.block(&mut all, self.layers, true);
         }
         all.norm("output_norm.weight".into(), hidden);
-        all
+        all.mixed(self.q4_k_m, self.layers)
     }
 
     fn block(&self, all: &mut Tensors, layer: u32, attention: bool) {
