@@ -12,11 +12,12 @@ use std::ops::Range;
 use arith::base::SLICE_VALUES;
 use arith::linear::{GROUPS, group_slices};
 
-use crate::codes_avx2::{QUAD, heads, quad, scales};
+use crate::codes_avx2::{QUAD, quad};
 use crate::layout::{Layout, strip_values};
 use crate::pack::{LANES, Linear};
 use crate::project::{GEMM_PANELS, Inputs, Outputs};
 use crate::quantise::Activations;
+use crate::scales_vector::{heads, scales};
 use crate::vector::put_groups;
 
 /// 16-bit lanes of a vector.

@@ -13,11 +13,12 @@ use arith::base::SLICE_VALUES;
 use arith::format::{Format, Mlx, Scales};
 use arith::linear::{GROUPS, group_slices};
 
-use crate::codes_avx2::{QUAD, heads, quad, scales};
+use crate::codes_avx2::{QUAD, quad};
 use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
+use crate::scales_vector::{heads, scales};
 use crate::vector::put_groups;
 
 /// Formats whose kernels know their whole layout when compiled; those of others know their bits.

@@ -120,6 +120,17 @@ pub(crate) unsafe fn load_brains(from: *const u8) -> F32s {
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
 }
 
+/// Eight signed bytes at `from`, as f32.
+///
+/// # Safety
+/// They must be readable.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn load_bytes(from: *const u8) -> F32s {
+    // SAFETY: the caller's promise.
+    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(unsafe { _mm_loadl_epi64(from.cast()) }))
+}
+
 /// [`arith::float::f32_to_f16`] a lane.
 ///
 /// # Safety

@@ -186,6 +186,20 @@ pub(crate) unsafe fn load_brains(from: *const u8) -> F32s {
     }
 }
 
+/// Eight signed bytes at `from`, as f32.
+///
+/// # Safety
+/// They must be readable.
+#[inline(always)]
+pub(crate) unsafe fn load_bytes(from: *const u8) -> F32s {
+    // SAFETY: NEON is part of the target; the caller's promise.
+    unsafe {
+        let wide = vmovl_s8(vld1_s8(from.cast()));
+        let (low, high) = (vmovl_s16(vget_low_s16(wide)), vmovl_high_s16(wide));
+        from_ints(int32x4x2_t(low, high))
+    }
+}
+
 /// [`arith::float::f32_to_f16`] a lane.
 ///
 /// # Safety

@@ -10,6 +10,8 @@ mod attention_scalar;
 mod attention_vector;
 #[cfg(target_arch = "x86_64")]
 mod codes_avx2;
+#[cfg(target_arch = "aarch64")]
+mod codes_neon;
 mod elementwise;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod floats_vector;
@@ -28,6 +30,8 @@ mod lanes_avx2;
 mod lanes_neon;
 mod layout;
 mod limits;
+#[cfg(target_arch = "aarch64")]
+mod linear_neon;
 mod memory;
 mod norm;
 mod pack;
@@ -38,6 +42,8 @@ mod project_scalar;
 mod quantise;
 mod quantise_a8;
 mod rows;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod scales_vector;
 mod state;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
@@ -134,6 +140,15 @@ impl Level {
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         Err("AVX2 or NEON")
+    }
+
+    /// Whether the linear kernels of arith 1 multiply the bytes of activations.
+    fn multiplies_bytes(self) -> bool {
+        match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon | Self::NeonDot => true,
+            _ => false,
+        }
     }
 
     fn name(self) -> &'static str {

@@ -8,6 +8,8 @@ use arith::base::{Arith, SLICE_VALUES};
 use crate::Level;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use crate::floats_vector;
+#[cfg(target_arch = "aarch64")]
+use crate::linear_neon;
 use crate::pack::{LANES, Linear};
 use crate::pool::Pool;
 use crate::quantise::Activations;
@@ -203,6 +205,10 @@ unsafe fn compute(
         ((Level::Avx2, Arith::One), Kind::Gemv) => gemv_avx2::gemv_a16_blocks_avx2,
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx2, Arith::One), Kind::Gemm) => gemm_avx2::gemm_a16_blocks_avx2,
+        #[cfg(target_arch = "aarch64")]
+        ((Level::Neon, Arith::One), _) => linear_neon::project_a16_blocks_neon,
+        #[cfg(target_arch = "aarch64")]
+        ((Level::NeonDot, Arith::One), _) => linear_neon::project_a16_blocks_neon_dot,
         ((_, Arith::One), _) => project_scalar::project_a16_blocks_scalar,
         ((_, Arith::Two), _) => project_a8_scalar::project_a8_blocks_scalar,
     };

@@ -14,7 +14,7 @@ use crate::rows::{Cells, Rows, for_rows};
 /// Shortest pieces: those of weight blocks of 16.
 const SHORT: usize = BLOCK_MIN;
 /// Values whose integers change places among themselves.
-const TURN: usize = 8;
+pub(crate) const TURN: usize = 8;
 
 /// Where value `k` of a block has its integer.
 pub(crate) const fn place(k: usize) -> usize {
