@@ -44,7 +44,7 @@ pub(crate) unsafe fn quad<const BITS: usize>(strip: *const u8, v: usize) -> [__m
 /// `strip` points to the codes of a strip, which has the field.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn joined<const BITS: usize>(strip: *const u8, i: usize) -> __m256i {
+pub(crate) unsafe fn joined<const BITS: usize>(strip: *const u8, i: usize) -> __m256i {
     let (low, high) = const { planes(BITS) };
     // SAFETY: the planes of a strip follow each other.
     unsafe {

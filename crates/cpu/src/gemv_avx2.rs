@@ -22,7 +22,7 @@ use crate::scales_vector::{heads, scales};
 use crate::vector::put_groups;
 
 /// Formats whose kernels know their whole layout when compiled; those of others know their bits.
-const KNOWN: [Format; 8] = [
+pub(crate) const KNOWN: [Format; 8] = [
     Format::Q4_0,
     Format::Q4_1,
     Format::Q8_0,
@@ -33,7 +33,7 @@ const KNOWN: [Format; 8] = [
     Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::F16 }),
 ];
 /// No index of [`KNOWN`].
-const OTHER: usize = KNOWN.len();
+pub(crate) const OTHER: usize = KNOWN.len();
 
 /// Outputs of `panels` for `rows`.
 ///
@@ -100,7 +100,7 @@ unsafe fn gemv<const BITS: usize, const KIND: usize>(
 }
 
 /// The layout of kind `kind`; any for [`OTHER`].
-const fn layout_of(kind: usize) -> Layout {
+pub(crate) const fn layout_of(kind: usize) -> Layout {
     Layout::of(KNOWN[kind % KNOWN.len()])
 }
 

@@ -9,6 +9,8 @@ mod attention_scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod attention_vector;
 #[cfg(target_arch = "x86_64")]
+mod bytes_avx2;
+#[cfg(target_arch = "x86_64")]
 mod codes_avx2;
 #[cfg(target_arch = "aarch64")]
 mod codes_neon;
@@ -20,7 +22,11 @@ mod gdn_scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gdn_vector;
 #[cfg(target_arch = "x86_64")]
+mod gemm_a8_avx2;
+#[cfg(target_arch = "x86_64")]
 mod gemm_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemv_a8_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gemv_avx2;
 mod kv;

@@ -16,7 +16,7 @@ use crate::quantise::Activations;
 use crate::quantise_a8::ActivationsA8;
 use crate::rows::{Cells, Rows};
 #[cfg(target_arch = "x86_64")]
-use crate::{gemm_avx2, gemv_avx2};
+use crate::{gemm_a8_avx2, gemm_avx2, gemv_a8_avx2, gemv_avx2};
 use crate::{project_a8_scalar, project_scalar};
 
 /// Rows up to which block formats are multiplied straight from their codes.
@@ -205,6 +205,10 @@ unsafe fn compute(
         ((Level::Avx2, Arith::One), Kind::Gemv) => gemv_avx2::gemv_a16_blocks_avx2,
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx2, Arith::One), Kind::Gemm) => gemm_avx2::gemm_a16_blocks_avx2,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, Arith::Two), Kind::Gemv) => gemv_a8_avx2::gemv_a8_blocks_avx2,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, Arith::Two), Kind::Gemm) => gemm_a8_avx2::gemm_a8_blocks_avx2,
         #[cfg(target_arch = "aarch64")]
         ((Level::Neon, Arith::One), _) => linear_neon::project_a16_blocks_neon,
         #[cfg(target_arch = "aarch64")]
