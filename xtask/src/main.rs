@@ -1,5 +1,6 @@
 //! `cargo xtask`: the chores of this repository, each the same by hand and in CI.
 
+mod arm;
 mod faults;
 mod fuzz;
 mod oracles;
@@ -23,6 +24,7 @@ cargo xtask ci      check, fetch SmolLM2, test, fuzz; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask faults  the table of faults on rings of real processes, about ten minutes
 cargo xtask oracles the comparisons with other implementations, and the worst of them
+cargo xtask arm     the binary and its kernels on emulated ARM, and rings of both; skipped where it lacks
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB [--family llama] [--format Q8_0] [--seed 1] OUT.gguf
                     a checkpoint of noise; --family qwen3_5 and --format Q4_K_M too
@@ -55,6 +57,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "check" => check(&mut steps),
         [one] if one == "test" => test(&mut steps, None).map(|verdict| println!("{verdict}")),
         [one] if one == "ci" => ci(&mut steps),
+        [one] if one == "arm" => arm::run(&mut steps),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
         [one] if one == "faults" => faults::run(&mut steps),
         [one] if one == "oracles" => oracles::run(&mut steps),

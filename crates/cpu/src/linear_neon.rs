@@ -86,6 +86,43 @@ pub(crate) unsafe fn project_a16_blocks_neon_dot(
     unsafe { project::<A16, true>(linear, of_a16(linear, inputs), panels, rows, out) }
 }
 
+/// Outputs of `panels` for `rows` in arith 2, on any NEON.
+///
+/// # Safety
+/// As [`project_a16_blocks_neon`].
+pub(crate) unsafe fn project_a8_blocks_neon(
+    linear: &Linear,
+    inputs: &Inputs<'_>,
+    panels: Range<usize>,
+    rows: Range<usize>,
+    out: &Outputs<'_>,
+) {
+    // SAFETY: passed on.
+    unsafe { project::<A8, false>(linear, of_a8(linear, inputs), panels, rows, out) }
+}
+
+/// Outputs of `panels` for `rows` in arith 2, with the dot product.
+///
+/// # Safety
+/// As [`project_a16_blocks_neon_dot`].
+pub(crate) unsafe fn project_a8_blocks_neon_dot(
+    linear: &Linear,
+    inputs: &Inputs<'_>,
+    panels: Range<usize>,
+    rows: Range<usize>,
+    out: &Outputs<'_>,
+) {
+    // SAFETY: passed on.
+    unsafe { project::<A8, true>(linear, of_a8(linear, inputs), panels, rows, out) }
+}
+
+fn of_a8<'a>(linear: &Linear, inputs: &Inputs<'a>) -> Rows<'a> {
+    let (a8, piece) = (inputs.a8, linear.layout().block.min(BLOCK_VALUES));
+    assert_eq!(a8.cols, linear.cols);
+    let sums = &a8.sums(piece).i32;
+    Rows { q: &a8.q, d: &a8.d, sums, cols: a8.cols, piece, spoilt: &a8.spoilt }
+}
+
 fn of_a16<'a>(linear: &Linear, inputs: &Inputs<'a>) -> Rows<'a> {
     let (a16, piece) = (inputs.a16, linear.layout().block);
     assert_eq!(a16.cols, linear.cols);

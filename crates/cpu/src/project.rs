@@ -213,6 +213,10 @@ unsafe fn compute(
         ((Level::Neon, Arith::One), _) => linear_neon::project_a16_blocks_neon,
         #[cfg(target_arch = "aarch64")]
         ((Level::NeonDot, Arith::One), _) => linear_neon::project_a16_blocks_neon_dot,
+        #[cfg(target_arch = "aarch64")]
+        ((Level::Neon, Arith::Two), _) => linear_neon::project_a8_blocks_neon,
+        #[cfg(target_arch = "aarch64")]
+        ((Level::NeonDot, Arith::Two), _) => linear_neon::project_a8_blocks_neon_dot,
         ((_, Arith::One), _) => project_scalar::project_a16_blocks_scalar,
         ((_, Arith::Two), _) => project_a8_scalar::project_a8_blocks_scalar,
     };
