@@ -20,7 +20,7 @@ use step::{Steps, cargo};
 const USAGE: &str = "\
 cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where it is installed)
 cargo xtask test    every test; says which were skipped and why
-cargo xtask ci      check, fetch SmolLM2, test, fuzz; what .ci/run calls
+cargo xtask ci      check, fetch SmolLM2, test, fuzz, a short race; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask faults  the table of faults on rings of real processes, about ten minutes
 cargo xtask oracles the comparisons with other implementations, and the worst of them
@@ -31,7 +31,7 @@ cargo xtask synthetic --bytes 1GiB [--family llama] [--format Q8_0] [--seed 1] O
 cargo xtask requantise FROM.gguf Q4_0 OUT.gguf
                     the same model with its layers in another format
 cargo xtask race-cpu [--short] [--model NAME,..] [--threads 1,2] [--arith 1,2] [--runs 9]
-                    [--json FILE] [--python PYTHON]
+                    [--json FILE] [--baton BINARY] [--python PYTHON]
                     beside llama.cpp, run by run in turn: ratios, streams, shares of the limits";
 
 /// The model of the tests that need a real one.
@@ -110,17 +110,19 @@ fn test(steps: &mut Steps, model: Option<&Path>) -> Result<String> {
     Ok(report.verdict())
 }
 
-/// Check and test, with the model in place and nothing compiled twice: the binary that fetches it
-/// is the one that the tests build.
+/// Check, test and more, with the model in place and nothing compiled twice: the binary that
+/// fetches it is the one that the tests build.
 fn ci(steps: &mut Steps) -> Result<()> {
     check(steps)?;
     steps.run("build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
     let model = steps.time("model", || pull(step::baton()?))?;
     let tested = test(steps, Some(&model));
     let fuzzed = fuzz::run(steps, &[]);
+    let raced = race::run(steps, &["--short".to_owned()]);
     println!("{steps}");
     let verdict = tested?;
     fuzzed?;
+    raced?;
     println!("{verdict}");
     Ok(())
 }

@@ -36,6 +36,8 @@ struct Asked {
     runs: u32,
     /// Where each run's figures go, as JSON lines.
     json: Option<PathBuf>,
+    /// A `baton` that is built already.
+    baton: Option<PathBuf>,
     /// A Python that has `llama_cpp`.
     python: Option<PathBuf>,
 }
@@ -48,7 +50,7 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
     let asked = parse(arguments)?;
     let folder = steps.root().join("target/race");
     std::fs::create_dir_all(&folder)?;
-    let baton = baton(steps, asked.short)?;
+    let baton = asked.baton.clone().map_or_else(|| baton(steps, asked.short), Ok)?;
     let python = venv::python(steps, &folder, asked.python.clone(), asked.short)?;
     let mut paths = Vec::new();
     for model in &asked.models {
@@ -60,8 +62,9 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
     println!("{}", race.estimate(&paths)?);
     for (model, path) in asked.models.iter().zip(&paths) {
         for &threads in &asked.threads {
-            println!("{} at {threads} threads", model.name);
+            println!("{}, {}", model.name, report::threads_of(threads));
             race.heat(model, path, threads, &mut report).with_context(|| model.name)?;
+            race.crowd(model, path, threads, &mut report).with_context(|| model.name)?;
         }
     }
     print!("{report}");
@@ -80,66 +83,77 @@ impl Race<'_> {
     /// Every case of a model at a number of threads: the engines in turn, `runs` times, each time
     /// another one first.
     fn heat(&self, model: &Model, path: &Path, threads: usize, report: &mut Report) -> Result<()> {
-        let mut engines = self.engines(model, path, threads)?;
-        let ours = engines.len() - self.asked.arith.len();
+        let mut engines: Vec<Engine> = self.rival(model, path, threads)?.into_iter().collect();
+        let ours = engines.len();
+        let prompts: Vec<u32> = model.cases.iter().map(|case| case.0).collect();
+        engines.extend(self.ours(path, threads, &prompts, model.decode(), 1)?);
+        for engine in &engines {
+            println!("  {}: {}", engine.name, engine.words);
+        }
         report.work(model.name, work(&engines[ours].words)?);
         for round in 0..=self.asked.runs {
             for &(prompt, decode) in model.cases {
                 for turn in 0..engines.len() {
                     let at = (turn + round as usize) % engines.len();
-                    let case = (prompt, decode, 1);
-                    heat_one(&mut engines[at], model, threads, case, round, report)?;
+                    let run = (prompt, decode, 1);
+                    once(&mut engines[at], model, threads, run, round, report)?;
                 }
             }
-            for streams in self.streams(model, threads) {
-                for engine in &mut engines[ours..] {
-                    let case = (STREAMS_PROMPT, model.cases[0].1, streams);
-                    heat_one(engine, model, threads, case, round, report)?;
-                }
-            }
-            let limits = limits(&engines[ours].ask("limits")?)?;
-            report.limits(threads, limits);
+            report.limits(threads, limits(&engines[ours].ask("limits")?)?);
             std::thread::sleep(PAUSE);
         }
         Ok(())
     }
 
-    /// Numbers of streams to run at once: one, then what the model is for.
-    fn streams(&self, model: &Model, threads: usize) -> Vec<u32> {
-        let all = threads > 1 || self.asked.short;
-        let many = model.streams.iter().copied().filter(|_| all);
-        let mut streams: Vec<u32> = many.collect();
-        if !streams.is_empty() {
-            streams.insert(0, 1);
+    /// Streams at once beside one alone, ours only and on more than one thread.
+    fn crowd(&self, model: &Model, path: &Path, threads: usize, report: &mut Report) -> Result<()> {
+        let Some(&most) = model.streams.last() else { return Ok(()) };
+        if threads == 1 && !self.asked.short {
+            return Ok(());
         }
-        streams
+        let prompts = [STREAMS_PROMPT];
+        let mut engines = self.ours(path, threads, &prompts, model.decode(), most)?;
+        for round in 0..=self.asked.runs {
+            for &streams in [1].iter().chain(model.streams) {
+                for engine in &mut engines {
+                    let run = (STREAMS_PROMPT, model.decode(), streams);
+                    once(engine, model, threads, run, round, report)?;
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// llama.cpp, where there is one, and ours of each arithmetic, loaded.
-    fn engines(&self, model: &Model, path: &Path, threads: usize) -> Result<Vec<Engine>> {
+    /// llama.cpp with the model loaded, where there is one.
+    fn rival(&self, model: &Model, path: &Path, threads: usize) -> Result<Option<Engine>> {
+        let Some(python) = &self.python else { return Ok(None) };
         let longest = model.cases.iter().map(|(prompt, decode)| prompt + decode).max();
-        let mut engines = Vec::new();
-        if let Some(python) = &self.python {
-            let mut command = Command::new(python);
-            command.arg(&self.script).arg(path).arg(threads.to_string());
-            command.arg((longest.unwrap_or(0) + 16).to_string());
-            engines.push(Engine::start("llama.cpp", command)?);
-        }
-        let list = |values: Vec<String>| values.join(",");
-        let prompts = list(model.cases.iter().map(|case| case.0.to_string()).collect());
-        let most = self.streams(model, threads).into_iter().max().unwrap_or(1);
-        for arith in &self.asked.arith {
+        let mut command = Command::new(python);
+        command.arg(&self.script).arg(path).arg(threads.to_string());
+        command.arg((longest.unwrap_or(0) + 16).to_string());
+        Engine::start("llama.cpp", command).map(Some)
+    }
+
+    /// Ours of each arithmetic with the model loaded, and with room for such prompts and tokens of
+    /// up to `streams` streams.
+    fn ours(
+        &self,
+        path: &Path,
+        threads: usize,
+        prompts: &[u32],
+        decode: u32,
+        streams: u32,
+    ) -> Result<Vec<Engine>> {
+        let prompts: Vec<String> = prompts.iter().map(u32::to_string).collect();
+        let start = |arith: &u32| {
             let mut command = Command::new(&self.baton);
             command.arg("bench").arg(path).arg("--lines");
             command.args(["--threads", &threads.to_string(), "--arith", &arith.to_string()]);
-            command.args(["--prompt", &prompts, "--decode", &model.cases[0].1.to_string()]);
-            command.args(["--streams", &if most > 1 { format!("1,{most}") } else { "1".into() }]);
-            engines.push(Engine::start(&format!("arith {arith}"), command)?);
-        }
-        for engine in &engines {
-            println!("  {}: {}", engine.name, engine.words);
-        }
-        Ok(engines)
+            command.args(["--prompt", &prompts.join(","), "--decode", &decode.to_string()]);
+            command.args(["--streams", &streams.to_string()]);
+            Engine::start(&format!("arith {arith}"), command)
+        };
+        self.asked.arith.iter().map(start).collect()
     }
 
     /// A guess at how long it takes.
@@ -164,12 +178,12 @@ impl Race<'_> {
                 seconds += engines * runs * all + engines * bytes / 2e8;
             }
         }
-        Ok(format!("about {:.0} minutes", (seconds / 60.0).max(1.0)))
+        Ok(format!("about {:.1} minutes", seconds / 60.0))
     }
 }
 
 /// One run and a pause; the first of a case warms caches and does not count.
-fn heat_one(
+fn once(
     engine: &mut Engine,
     model: &Model,
     threads: usize,
@@ -223,6 +237,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
         arith: vec![1, 2],
         runs: 0,
         json: None,
+        baton: None,
         python: None,
     };
     let mut names: Vec<&str> = Vec::new();
@@ -236,6 +251,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
             "--arith" => asked.arith = numbers(word, value()?)?,
             "--runs" => asked.runs = numbers(word, value()?)?[0],
             "--json" => asked.json = Some(value()?.into()),
+            "--baton" => asked.baton = Some(value()?.into()),
             "--python" => asked.python = Some(value()?.into()),
             other => bail!("race-cpu: there is no {other}"),
         }

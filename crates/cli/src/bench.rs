@@ -40,7 +40,7 @@ pub fn run(args: &Bench) -> Result<()> {
     let path = source::resolve(&args.model)?;
     let checkpoint = Checkpoint::open(&path)?;
     let cases = cases(args);
-    let settings = settings(args, &cases)?;
+    let settings = settings(args, &cases, checkpoint.config().context_max())?;
     let chunk = settings.chunk;
     let seats = seats(args, &path, checkpoint.config().layers(), &settings)?;
     if args.lines {
@@ -87,13 +87,21 @@ fn cases(args: &Bench) -> Vec<Case> {
 }
 
 /// Room for every case, each stream with its own pages.
-fn settings(args: &Bench, cases: &[Case]) -> Result<Settings> {
+fn settings(args: &Bench, cases: &[Case], context_max: u32) -> Result<Settings> {
     let most = |of: &dyn Fn(&Case) -> u32| cases.iter().map(of).max().unwrap_or(1);
     let streams = most(&|case| case.streams);
     let chunk = Settings::default().chunk;
     // Streams beyond two share the pages of two.
-    let pages = |case: &Case| pages_of(case.context(chunk)) * case.streams.div_ceil(2);
-    let context = most(&pages) * TILE_KEYS as u32;
+    let room = |case: &Case| match case.streams {
+        1 | 2 => case.context(chunk),
+        streams => pages_of(case.context(chunk)) * TILE_KEYS as u32 * streams.div_ceil(2),
+    };
+    let context = most(&room).max(64);
+    ensure!(
+        context <= context_max,
+        "--prompt, --decode and --streams: room for {context} positions is needed, the model was \
+         made for {context_max}"
+    );
     let kv = args.kv.into();
     Ok(Settings { context: Some(context), streams, kv, ..Settings::default() })
 }

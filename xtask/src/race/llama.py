@@ -18,9 +18,14 @@ BATCH = 512
 FLASH = {"on": 1, "off": 0}
 
 
+# From this level on its log is worth reading: errors.
+LOUD = 4
+
+
 @cpp.llama_log_callback
-def quiet(level, text, data):
-    pass
+def log(level, text, data):
+    if level == LOUD:
+        sys.stderr.write(text.decode(errors="replace"))
 
 
 def context(model, threads, size, flash):
@@ -59,7 +64,7 @@ def run(ctx, prompt, decode):
 
 def main():
     path, threads, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    cpp.llama_log_set(quiet, None)
+    cpp.llama_log_set(log, None)
     cpp.llama_backend_init()
     model = cpp.llama_model_load_from_file(path.encode(), cpp.llama_model_default_params())
     if not model:

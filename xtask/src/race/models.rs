@@ -76,6 +76,11 @@ pub const STREAMS_PROMPT: u32 = 16;
 const LLAMA_BYTES_MIN: u64 = 512 << 20;
 
 impl Model {
+    /// Most tokens that a run decodes.
+    pub fn decode(&self) -> u32 {
+        self.cases.iter().map(|case| case.1).max().unwrap_or(1)
+    }
+
     /// Its file in `folder`, made unless it is there.
     ///
     /// # Errors

@@ -200,7 +200,7 @@ impl Report {
             let model = self.models[event.model];
             let note = self.notes.get(&(model, event.threads, event.prompt));
             let note = note.map(|note| format!(", {note}")).unwrap_or_default();
-            writeln!(f, "{model}, {} threads, {what}{note}", event.threads)?;
+            writeln!(f, "{model}, {}, {what}{note}", threads_of(event.threads))?;
             for engine in &self.engines {
                 let Some(rates) = self.rates[event].get(engine) else { continue };
                 let spread = Spread::of(rates);
@@ -229,15 +229,21 @@ impl Report {
             }
             let (model, one) = (self.models[event.model], Event { streams: 1, ..*event });
             for (engine, rates) in &self.rates[event] {
-                let (all, Event { threads, streams, .. }) = (Spread::of(rates), event);
+                let (all, streams) = (Spread::of(rates), event.streams);
                 let one = self.rates.get(&one).and_then(|rates| rates.get(engine));
                 let times = all.median / one.map_or(f64::NAN, |rates| Spread::of(rates).median);
-                let who = format!("{model}, {threads} threads, {streams} streams, {engine}");
+                let threads = threads_of(event.threads);
+                let who = format!("{model}, {threads}, {streams} streams, {engine}");
                 writeln!(f, "{who:48} {all:28} {times:.2}x")?;
             }
         }
         Ok(())
     }
+}
+
+/// `1 thread`, `2 threads`.
+pub fn threads_of(threads: usize) -> String {
+    format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
 }
 
 impl fmt::Display for Report {
@@ -249,13 +255,14 @@ impl fmt::Display for Report {
             let giga = |of: fn(&Limits) -> f64| self.limit(threads, of) / 1e9;
             let [read, wide, narrow] =
                 [giga(|l| l.read), giga(|l| l.products[0]), giga(|l| l.products[1])];
-            writeln!(f, "{threads} threads: {read:.1} GB/s, {wide:.0} G/s, {narrow:.0} G/s")?;
+            let threads = threads_of(threads);
+            writeln!(f, "{threads}: {read:.1} GB/s, {wide:.0} G/s, {narrow:.0} G/s")?;
         }
         for engine in self.engines.iter().filter(|name| *name != RIVAL) {
             let figure =
                 |phase| self.worst(engine, phase).map_or("-".into(), |r| format!("{r:.2}"));
             let (decode, prompt) = (figure(Phase::Decode), figure(Phase::Prompt));
-            writeln!(f, "{engine} race: worst decode {decode}, worst prompt {prompt}")?;
+            writeln!(f, "race: worst decode {decode}, worst prompt {prompt} ({engine})")?;
         }
         Ok(())
     }
@@ -291,8 +298,8 @@ mod tests {
             run("arith 2", 2, 2.0, 1.0),
         ]);
         let text = report.to_string();
-        let ends = "arith 1 race: worst decode 1.25, worst prompt 1.25\n\
-                    arith 2 race: worst decode 2.00, worst prompt 0.50\n";
+        let ends = "race: worst decode 1.25, worst prompt 1.25 (arith 1)\n\
+                    race: worst decode 2.00, worst prompt 0.50 (arith 2)\n";
         assert!(text.ends_with(ends), "{text}");
         assert_eq!(report.engines, [RIVAL, "arith 1", "arith 2"]);
     }
