@@ -18,10 +18,11 @@ const TRIES: usize = 4;
 pub struct Limits {
     /// Bytes read from memory a second.
     pub read_bytes: f64,
-    /// 16-bit multiply-adds into 32-bit sums a second, with AVX2; `None` without it.
+    /// 16-bit multiply-adds into 32-bit sums a second, with the widest instructions that the CPU
+    /// has of AVX2 and AVX-512 with VNNI; `None` without either.
     pub multiply_16: Option<f64>,
-    /// 8-bit multiply-adds into 16-bit sums a second, with AVX2; `None` without it. Sums of 16 bits
-    /// are soon full: kernels get near it at best.
+    /// 8-bit multiply-adds a second, the same; AVX2 has 16-bit sums, which are soon full: kernels
+    /// get near it at best.
     pub multiply_8: Option<f64>,
 }
 
@@ -63,20 +64,22 @@ fn read(threads: usize) -> f64 {
 /// 16-bit and 8-bit multiply-adds a second.
 #[cfg(target_arch = "x86_64")]
 fn multiply(threads: usize) -> [Option<f64>; 2] {
-    if !is_x86_feature_detected!("avx2") {
-        return [None; 2];
-    }
-    let fastest = |work: fn()| {
+    let rate = |products: usize, work: fn()| {
         let tries = (0..TRIES).map(|_| seconds(threads, |_| work()));
-        tries.fold(f64::INFINITY, f64::min)
-    };
-    let rate = |products: usize, seconds: f64| {
         let all = (threads * ROUNDS * x86::CHAINS * products) as f64;
-        Some(all / seconds)
+        Some(all / tries.fold(f64::INFINITY, f64::min))
     };
-    // SAFETY: the CPU has AVX2.
-    let (wide, narrow) = (|| unsafe { x86::multiply_16() }, || unsafe { x86::multiply_8() });
-    [rate(16, fastest(wide)), rate(32, fastest(narrow))]
+    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+        // SAFETY: the CPU has AVX-512 with VNNI.
+        let (wide, narrow) = (|| unsafe { x86::vnni_16() }, || unsafe { x86::vnni_8() });
+        return [rate(32, wide), rate(64, narrow)];
+    }
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the CPU has AVX2.
+        let (wide, narrow) = (|| unsafe { x86::avx2_16() }, || unsafe { x86::avx2_8() });
+        return [rate(16, wide), rate(32, narrow)];
+    }
+    [None; 2]
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -84,11 +87,13 @@ fn multiply(_threads: usize) -> [Option<f64>; 2] {
     [None; 2]
 }
 
+/// [`ROUNDS`] of [`x86::CHAINS`] products each. A product takes its own sum, so that none can be
+/// left out.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256i, _mm256_add_epi16, _mm256_add_epi32, _mm256_madd_epi16, _mm256_maddubs_epi16,
-        _mm256_set1_epi8,
+        _mm256_add_epi16, _mm256_add_epi32, _mm256_madd_epi16, _mm256_maddubs_epi16,
+        _mm256_set1_epi8, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_set1_epi8,
     };
     use std::hint::black_box;
 
@@ -98,11 +103,15 @@ mod x86 {
     /// the registers.
     pub const CHAINS: usize = 12;
 
-    /// [`ROUNDS`] of [`CHAINS`] products of 16 pairs. Each product takes its own sum, so that none
-    /// can be left out.
+    /// Where the sums start.
+    fn starts() -> [i8; CHAINS] {
+        black_box([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
+    }
+
+    /// Of 16 pairs.
     #[target_feature(enable = "avx2")]
-    pub fn multiply_16() {
-        let (mut sums, weights) = start();
+    pub fn avx2_16() {
+        let (mut sums, weights) = (starts().map(|x| _mm256_set1_epi8(x)), _mm256_set1_epi8(3));
         for _ in 0..ROUNDS {
             for sum in &mut sums {
                 *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*sum, weights));
@@ -111,10 +120,10 @@ mod x86 {
         black_box(sums);
     }
 
-    /// The same of 32 pairs.
+    /// Of 32 pairs.
     #[target_feature(enable = "avx2")]
-    pub fn multiply_8() {
-        let (mut sums, weights) = start();
+    pub fn avx2_8() {
+        let (mut sums, weights) = (starts().map(|x| _mm256_set1_epi8(x)), _mm256_set1_epi8(3));
         for _ in 0..ROUNDS {
             for sum in &mut sums {
                 *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(*sum, weights));
@@ -123,12 +132,41 @@ mod x86 {
         black_box(sums);
     }
 
-    #[target_feature(enable = "avx2")]
-    fn start() -> ([__m256i; CHAINS], __m256i) {
-        let mut sums = [_mm256_set1_epi8(0); CHAINS];
-        for (at, sum) in sums.iter_mut().enumerate() {
-            *sum = _mm256_set1_epi8(black_box(at as i8 + 1));
+    /// Of 32 pairs.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub fn vnni_16() {
+        let (mut sums, weights) = (starts().map(|x| _mm512_set1_epi8(x)), _mm512_set1_epi8(3));
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_dpwssd_epi32(*sum, *sum, weights);
+            }
         }
-        (sums, _mm256_set1_epi8(black_box(3)))
+        black_box(sums);
+    }
+
+    /// Of 64 pairs.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub fn vnni_8() {
+        let (mut sums, weights) = (starts().map(|x| _mm512_set1_epi8(x)), _mm512_set1_epi8(3));
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbusd_epi32(*sum, *sum, weights);
+            }
+        }
+        black_box(sums);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_runs_on_every_thread_at_once() {
+        let seen = std::sync::Mutex::new(Vec::new());
+        seconds(3, |thread| seen.lock().unwrap_or_else(|e| e.into_inner()).push(thread));
+        let mut seen = seen.into_inner().unwrap_or_else(|e| e.into_inner());
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2]);
     }
 }
