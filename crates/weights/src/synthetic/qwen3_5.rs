@@ -182,6 +182,7 @@ impl Qwen35 {
             .u32("qwen35.attention.key_length", heads.dim as u32)
             .u32("qwen35.attention.value_length", heads.dim as u32)
             .u32("qwen35.rope.dimension_count", self.rope_dims as u32)
+            .i32s("qwen35.rope.dimension_sections", &sections(self.rope_dims))
             .f32("qwen35.rope.freq_base", self.theta)
             .f32("qwen35.attention.layer_norm_rms_epsilon", self.eps)
             .u32("qwen35.full_attention_interval", self.interval)
@@ -197,4 +198,10 @@ impl Qwen35 {
         self.tensors().write(&mut out);
         out
     }
+}
+
+/// Rotated pairs that turn with each axis of an image; text moves along all of them alike.
+fn sections(rope_dims: usize) -> [i32; 4] {
+    let pairs = rope_dims as i32 / 2;
+    [(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0]
 }
