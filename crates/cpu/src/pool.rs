@@ -1,31 +1,29 @@
 //! A fork-join pool: persistent workers that spin briefly, then park.
 //!
-//! A job is a function over the indices `0 .. count`; whoever is free claims the next index, the
-//! caller included, so a worker that the system has put aside delays nothing but the index it
-//! holds. The fast path takes no lock and allocates nothing. What an index computes depends on the
-//! index alone, so results never depend on who ran it.
+//! A job is a function over the indices `0 .. count`. Each thread gets a run of neighbours in a
+//! seat of its own, takes them from the front, and when it has none left takes one after the other
+//! from the back of others' seats, the caller included: a worker that the system has put aside
+//! delays nothing but the index it holds. Threads meet on a cache line only where work is handed
+//! over, since a line's way between cores costs as much as a small index. The fast path takes no
+//! lock and allocates nothing. What an index computes depends on the index alone, so results never
+//! depend on who ran it.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
-/// Low bits of a ticket: the next index. The rest: the number of the job.
-const INDEX_BITS: u32 = 24;
-const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
-/// The index of a ticket whose job is being written.
-const CLOSED: u64 = INDEX_MASK;
-/// Polls before an idle worker starts to yield: some tens of microseconds, longer than the serial
-/// ops between two projections of a layer.
-const SPINS: u32 = 2_000;
+/// How long an idle worker spins before it parks, and the caller at a job that others hold: longer
+/// than what is serial between two tokens, short beside a turn of the system's scheduler.
+const SPIN: Duration = Duration::from_micros(150);
+/// Polls between two looks at the clock.
+const POLLS: u32 = 64;
 /// Yields after the spins, before a park.
-const YIELDS: u32 = 16;
-/// How long the caller naps between looks at a job that others hold.
-const NAP: Duration = Duration::from_micros(50);
+const YIELDS: u32 = 4;
 
 thread_local! {
     /// Set inside a job: a job that starts another runs it by itself.
@@ -39,17 +37,30 @@ struct Padded<T>(T);
 
 type Call = unsafe fn(*const (), usize);
 
+/// A thread's share of a job, and the job: one cache line brings both.
+///
+/// The fields of a job are written while the seat is empty, before `run` is, and read only after an
+/// index was claimed from `run`: whoever claims one has those of the job at work, however long it
+/// slept before, and the job waits for it.
 #[derive(Default)]
-struct Shared {
-    /// Job number and next index, see [`INDEX_BITS`].
-    ticket: Padded<AtomicU64>,
-    /// Finished indices of the running job.
-    done: Padded<AtomicUsize>,
-    /// `Call` of the running job.
+struct Seat {
+    /// The next index and the end of the run, in the upper and the lower half.
+    run: AtomicU64,
+    /// `Call` of the job.
     call: AtomicPtr<()>,
     /// Its closure.
     context: AtomicPtr<()>,
-    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// The caller's, then one a worker.
+    seats: Vec<Padded<Seat>>,
+    /// Indices of the job at work that are not finished.
+    left: Padded<AtomicUsize>,
+    /// The caller is parked until the job is finished.
+    waits: AtomicBool,
+    caller: Mutex<Option<Thread>>,
     /// A caller is inside `run`.
     busy: AtomicBool,
     stop: AtomicBool,
@@ -71,6 +82,7 @@ impl Pool {
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
         let workers = threads.saturating_sub(1);
         let shared = Arc::new(Shared {
+            seats: (0..=workers).map(|_| Padded::default()).collect(),
             sleeping: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             ..Shared::default()
         });
@@ -79,7 +91,7 @@ impl Pool {
             let shared = Arc::clone(&shared);
             let worker = thread::Builder::new()
                 .name(format!("baton-cpu-{}", me + 1))
-                .spawn(move || shared.serve(me))?;
+                .spawn(move || shared.serve(me + 1))?;
             pool.workers.push(worker);
         }
         Ok(pool)
@@ -94,18 +106,17 @@ impl Pool {
     /// them is raised here once no thread is inside the job. A second caller, or a job inside a
     /// job, runs its indices itself.
     pub(crate) fn run<F: Fn(usize) + Sync>(&self, count: usize, f: &F) {
-        assert!((count as u64) < CLOSED, "a job of {count} indices");
+        assert!(u32::try_from(count).is_ok(), "a job of {count} indices");
         let shared = &*self.shared;
         let alone = count <= 1 || self.workers.is_empty() || INSIDE.get();
         if alone || shared.busy.swap(true, Ordering::Acquire) {
             (0..count).for_each(f);
             return;
         }
-        let job = (shared.ticket.0.load(Ordering::Relaxed) >> INDEX_BITS) + 1;
-        shared.publish(job, count, f);
-        self.wake(count - 1);
-        shared.work(job);
-        shared.join(count);
+        let seats = shared.publish(count, f);
+        self.wake(seats - 1);
+        shared.work(0);
+        shared.join();
         let failed = shared.failed.swap(false, Ordering::Relaxed);
         let payload = failed.then(|| {
             let mut slot = shared.payload.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,20 +128,15 @@ impl Pool {
         }
     }
 
-    /// Unparks up to `wanted` sleepers.
+    /// Unparks those of the first `wanted` workers that sleep.
     fn wake(&self, wanted: usize) {
         let shared = &*self.shared;
         if shared.asleep.0.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let mut left = wanted;
-        for (flag, worker) in shared.sleeping.iter().zip(&self.workers) {
-            if left == 0 {
-                break;
-            }
+        for (flag, worker) in shared.sleeping.iter().zip(&self.workers).take(wanted) {
             if flag.swap(false, Ordering::SeqCst) {
                 worker.thread().unpark();
-                left -= 1;
             }
         }
     }
@@ -157,118 +163,163 @@ unsafe fn call_index<F: Fn(usize) + Sync>(context: *const (), index: usize) {
     f(index);
 }
 
-impl Shared {
-    /// Opens job `job`. The ticket is closed first, so that nobody who still holds an older
-    /// ticket can claim an index with the fields written here (those are release stores: who reads
-    /// one of them also sees the closed ticket, and its claim fails).
-    fn publish<F: Fn(usize) + Sync>(&self, job: u64, count: usize, f: &F) {
-        let call: Call = call_index::<F>;
-        self.ticket.0.store(job << INDEX_BITS | CLOSED, Ordering::SeqCst);
-        self.done.0.store(0, Ordering::Relaxed);
-        self.call.store(call as *mut (), Ordering::Release);
-        let context = std::ptr::from_ref(f).cast::<()>().cast_mut();
-        self.context.store(context, Ordering::Release);
-        self.count.store(count, Ordering::Release);
-        self.ticket.0.store(job << INDEX_BITS, Ordering::SeqCst);
+impl Seat {
+    /// Takes the first index of the run, or the last.
+    fn claim(&self, last: bool) -> Option<usize> {
+        let mut run = self.run.load(Ordering::Relaxed);
+        loop {
+            let (next, end) = (run >> 32, run & u64::from(u32::MAX));
+            if next >= end {
+                return None;
+            }
+            let (index, rest) = if last { (end - 1, run - 1) } else { (next, run + (1 << 32)) };
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            match self.run.compare_exchange_weak(run, rest, order.0, order.1) {
+                Ok(_) => return Some(index as usize),
+                Err(found) => run = found,
+            }
+        }
     }
 
-    /// Claims and runs indices of job `job` until none is left.
-    fn work(&self, job: u64) {
+    fn is_empty(&self) -> bool {
+        let run = self.run.load(Ordering::SeqCst);
+        run >> 32 >= run & u64::from(u32::MAX)
+    }
+}
+
+impl Shared {
+    /// Hands job `f` out; gives how many seats have a share. All seats are empty, since the job
+    /// before is finished.
+    fn publish<F: Fn(usize) + Sync>(&self, count: usize, f: &F) -> usize {
+        let call: Call = call_index::<F>;
+        let context = std::ptr::from_ref(f).cast::<()>().cast_mut();
+        self.left.0.store(count, Ordering::Relaxed);
+        let seats = self.seats.len().min(count);
+        let start = |seat: usize| (seat * count / seats) as u64;
+        // The caller's last, so that the workers see theirs first.
+        for (seat, Padded(to)) in self.seats[..seats].iter().enumerate().rev() {
+            to.call.store(call as *mut (), Ordering::Relaxed);
+            to.context.store(context, Ordering::Relaxed);
+            to.run.store(start(seat) << 32 | start(seat + 1), Ordering::Release);
+        }
+        // Runs before flags: see `sleep`.
+        fence(Ordering::SeqCst);
+        seats
+    }
+
+    /// Runs indices of the seat, then of others' until none is left.
+    fn work(&self, me: usize) {
         INSIDE.set(true);
-        loop {
-            let ticket = self.ticket.0.load(Ordering::Acquire);
-            let call = self.call.load(Ordering::Acquire);
-            let context = self.context.load(Ordering::Acquire);
-            let index = (ticket & INDEX_MASK) as usize;
-            let over = index >= self.count.load(Ordering::Acquire);
-            if ticket >> INDEX_BITS != job || over {
-                break;
+        let mut finished = 0;
+        let seats = self.seats.len();
+        for distance in 0..seats {
+            let seat = &self.seats[(me + distance) % seats].0;
+            while let Some(index) = seat.claim(distance > 0) {
+                self.call(seat, index);
+                finished += 1;
             }
-            let order = (Ordering::AcqRel, Ordering::Relaxed);
-            let claim = self.ticket.0.compare_exchange_weak(ticket, ticket + 1, order.0, order.1);
-            if claim.is_err() {
-                std::hint::spin_loop();
-                continue;
-            }
-            if !self.failed.load(Ordering::Relaxed) {
-                let run = || {
-                    // SAFETY: the claim succeeded, so the fields are those of this job, written
-                    // by `publish` from a `Call`; its caller waits for this index in `join`, so
-                    // the closure lives.
-                    unsafe {
-                        let call = std::mem::transmute::<*mut (), Call>(call);
-                        call(context, index);
-                    }
-                };
-                if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(run)) {
-                    let mut slot = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
-                    slot.get_or_insert(payload);
-                    self.failed.store(true, Ordering::Relaxed);
-                }
-            }
-            self.done.0.fetch_add(1, Ordering::AcqRel);
         }
         INSIDE.set(false);
+        // The closure and the results are the caller's again once `left` is 0.
+        if finished > 0 && self.left.0.fetch_sub(finished, Ordering::SeqCst) == finished {
+            self.report();
+        }
     }
 
-    /// Waits for the indices that others hold.
-    fn join(&self, count: usize) {
-        let mut turns = 0_u32;
-        while self.done.0.load(Ordering::Acquire) != count {
-            turns = turns.saturating_add(1);
-            match turns {
-                0..SPINS => std::hint::spin_loop(),
-                SPINS..4_000 => thread::yield_now(),
-                _ => thread::sleep(NAP),
+    fn call(&self, seat: &Seat, index: usize) {
+        if self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let call = seat.call.load(Ordering::Relaxed);
+        let context = seat.context.load(Ordering::Relaxed);
+        let run = || {
+            // SAFETY: the index was claimed from the seat, so its fields are those of the job at
+            // work, written by `publish` from a `Call`; its caller waits for this index in `join`,
+            // so the closure lives.
+            unsafe {
+                let call = std::mem::transmute::<*mut (), Call>(call);
+                call(context, index);
+            }
+        };
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(run)) {
+            let mut slot = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.get_or_insert(payload);
+            self.failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for the indices that others hold. A parked caller leaves its core to a worker that
+    /// the system has put aside.
+    fn join(&self) {
+        if spin(|| self.left.0.load(Ordering::Acquire) == 0) {
+            return;
+        }
+        let caller = || self.caller.lock().unwrap_or_else(PoisonError::into_inner);
+        *caller() = Some(thread::current());
+        self.waits.store(true, Ordering::SeqCst);
+        while self.left.0.load(Ordering::SeqCst) != 0 {
+            thread::park();
+        }
+        self.waits.store(false, Ordering::SeqCst);
+        *caller() = None;
+    }
+
+    /// Wakes the caller of a job that is finished. The flag is up before `left` is read again and
+    /// `work` writes `left` before it reads the flag, so one of the two sees the other.
+    fn report(&self) {
+        if self.waits.load(Ordering::SeqCst) {
+            let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(caller) = &*caller {
+                caller.unpark();
             }
         }
     }
 
     /// A worker's life.
     fn serve(&self, me: usize) {
-        let mut last = 0;
-        while let Some(job) = self.next_job(me, last) {
-            self.work(job);
-            last = job;
-        }
-    }
-
-    /// Waits for a job other than `last`; `None` when the pool is dropped.
-    fn next_job(&self, me: usize, last: u64) -> Option<u64> {
-        let mut turns = 0;
-        loop {
-            let ticket = self.ticket.0.load(Ordering::SeqCst);
-            let job = ticket >> INDEX_BITS;
-            if job != last && ticket & INDEX_MASK != CLOSED {
-                return Some(job);
-            }
-            if self.stop.load(Ordering::SeqCst) {
-                return None;
-            }
-            turns += 1;
-            if turns < SPINS {
-                std::hint::spin_loop();
-            } else if turns < SPINS + YIELDS {
-                thread::yield_now();
+        let seat = &self.seats[me].0;
+        let stop = || self.stop.load(Ordering::SeqCst);
+        while !stop() {
+            if spin(|| !seat.is_empty() || stop()) {
+                self.work(me);
             } else {
-                self.sleep(me, ticket);
-                turns = 0;
+                self.sleep(me);
             }
         }
     }
 
-    /// Parks unless the ticket has moved on. The flag is up before the ticket is read again and
-    /// `publish` writes the ticket before it reads flags, so one of the two sees the other.
-    fn sleep(&self, me: usize, seen: u64) {
+    /// Parks unless there is work. The flag is up before the seat is read again and `publish`
+    /// writes seats before flags are read, so one of the two sees the other.
+    fn sleep(&self, me: usize) {
+        let flag = &self.sleeping[me - 1];
         self.asleep.0.fetch_add(1, Ordering::SeqCst);
-        self.sleeping[me].store(true, Ordering::SeqCst);
-        let moved = self.ticket.0.load(Ordering::SeqCst) != seen;
-        if !moved && !self.stop.load(Ordering::SeqCst) {
+        flag.store(true, Ordering::SeqCst);
+        if self.seats[me].0.is_empty() && !self.stop.load(Ordering::SeqCst) {
             thread::park();
         }
-        self.sleeping[me].store(false, Ordering::SeqCst);
+        flag.store(false, Ordering::SeqCst);
         self.asleep.0.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Polls `done` for a while; whether it came true.
+fn spin(done: impl Fn() -> bool) -> bool {
+    let mut start = None;
+    loop {
+        for _ in 0..POLLS {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if start.get_or_insert_with(Instant::now).elapsed() > SPIN {
+            break;
+        }
+    }
+    (0..YIELDS).any(|_| {
+        thread::yield_now();
+        done()
+    })
 }
 
 #[cfg(test)]
@@ -311,6 +362,52 @@ mod tests {
             });
             assert_eq!(inside.into_inner().unwrap().len(), 3);
         }
+    }
+
+    /// Whether `done` comes true in time.
+    fn wait(done: impl Fn() -> bool) -> bool {
+        let start = Instant::now();
+        while !done() && start.elapsed().as_secs() < 20 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        done()
+    }
+
+    #[test]
+    fn a_thread_that_is_put_aside_delays_only_its_index() {
+        const COUNT: usize = 64;
+        let pool = Pool::new(2).unwrap();
+        let caller = thread::current().id();
+        for caller_sleeps in [false, true] {
+            let (finished, inside) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            pool.run(COUNT, &|_| {
+                inside.fetch_add(1, Ordering::SeqCst);
+                // Both hold an index before either goes on.
+                assert!(wait(|| inside.load(Ordering::SeqCst) > 1));
+                if (thread::current().id() == caller) == caller_sleeps {
+                    let rest = || finished.load(Ordering::SeqCst) == COUNT - 1;
+                    assert!(wait(rest), "caller sleeps: {caller_sleeps}");
+                }
+                finished.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+    }
+
+    #[test]
+    fn idle_workers_and_a_waiting_caller_park() {
+        let pool = Pool::new(3).unwrap();
+        assert_eq!(counts(&pool, 9), vec![1; 9]);
+        assert!(wait(|| pool.shared.asleep.0.load(Ordering::SeqCst) == 2));
+        let caller = thread::current().id();
+        pool.run(2, &|_| {
+            if thread::current().id() != caller {
+                assert!(wait(|| pool.shared.waits.load(Ordering::SeqCst)));
+            } else {
+                assert!(wait(|| pool.shared.asleep.0.load(Ordering::SeqCst) < 2));
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        assert_eq!(counts(&pool, 9), vec![1; 9]);
     }
 
     #[test]
