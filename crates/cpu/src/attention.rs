@@ -166,6 +166,9 @@ impl Job<'_> {
                 for (h, head) in self.heads.clone().enumerate() {
                     let q = &self.q.row(row)[head * dim..(head + 1) * dim];
                     let sum = r * self.heads.len() + h;
+                    if r == 0 && tile < last {
+                        self.prefetch(self.kv.tile(table[tile + 1], kv_head), h);
+                    }
                     let weights = self.tile(q, visible, padded, scratch);
                     self.merge(tile, ends, sum, padded, weights, scratch);
                     if ends {
@@ -177,6 +180,30 @@ impl Job<'_> {
                 }
             }
         }
+    }
+
+    /// Asks memory for the share of the job's query head `h` in a tile: at decode a tile is read
+    /// but once, and pages are too short for the processor to see them coming.
+    fn prefetch(&self, tile: Tile<'_>, h: usize) {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        if self.level != Level::Scalar {
+            let share = (h, self.heads.len());
+            // SAFETY: the level says that the CPU has the features.
+            unsafe {
+                match tile {
+                    Tile::F16(k, v) => {
+                        attention_vector::prefetch_share_vector(k, share);
+                        attention_vector::prefetch_share_vector(v, share);
+                    }
+                    Tile::F32(k, v) => {
+                        attention_vector::prefetch_share_vector(k, share);
+                        attention_vector::prefetch_share_vector(v, share);
+                    }
+                }
+            }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = (tile, h);
     }
 
     /// One tile's partial into `scratch.tile`.

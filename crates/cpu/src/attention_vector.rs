@@ -9,6 +9,8 @@ use crate::vector::{exp, flush, fold, largest};
 
 /// Vectors of a tile's keys.
 const KEYS: usize = TILE_KEYS / 8;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 
 /// [`arith::float::f32_to_f16`] of every value.
 ///
@@ -59,6 +61,18 @@ pub(crate) unsafe fn widen_tile_vector(tile: Tile<'_>, dim: usize, k: &mut [f32]
             }
         }
         Tile::F32(..) => attention_scalar::widen_tile_scalar(tile, dim, k, v),
+    }
+}
+
+/// Asks memory for share `i` of `n` of some values.
+///
+/// # Safety
+/// The CPU has the features of [`crate::lanes`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn prefetch_share_vector<T>(values: &[T], (i, n): (usize, usize)) {
+    let share = &values[i * values.len() / n..(i + 1) * values.len() / n];
+    for line in share.chunks(LINE_BYTES / size_of::<T>()) {
+        prefetch(line.as_ptr().cast());
     }
 }
 
