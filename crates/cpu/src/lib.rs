@@ -1,4 +1,4 @@
-//! The CPU backend: AVX2 and NEON kernels chosen at run time and their scalar twins, byte-equal to
+//! The CPU backend: AVX2, AVX-512 and NEON kernels chosen at run time and their scalar twins, byte-equal to
 //! [`arith`] for any row count and any number of threads.
 //!
 //! Weights are packed at load ([`Linear`]); an op is cut by its shape alone into jobs that the
@@ -12,6 +12,8 @@ mod attention_vector;
 mod bytes_avx2;
 #[cfg(target_arch = "x86_64")]
 mod codes_avx2;
+#[cfg(target_arch = "x86_64")]
+mod codes_avx512;
 #[cfg(target_arch = "aarch64")]
 mod codes_neon;
 mod elementwise;
@@ -26,9 +28,13 @@ mod gemm_a8_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gemm_avx2;
 #[cfg(target_arch = "x86_64")]
+mod gemm_avx512;
+#[cfg(target_arch = "x86_64")]
 mod gemv_a8_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gemv_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemv_avx512;
 mod kv;
 #[cfg(target_arch = "x86_64")]
 mod lanes_avx2;
@@ -53,6 +59,8 @@ mod scales_vector;
 mod state;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
+#[cfg(target_arch = "x86_64")]
+mod vector_avx512;
 
 use arith::base::Arith;
 use arith::format::{Matrix, read_float};
@@ -84,6 +92,8 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C, or an error.
     Avx2,
+    /// AVX-512 (F, BW, VL, DQ and VNNI) for linear layers, AVX2 for the rest, or an error.
+    Avx512,
     /// NEON as every 64-bit ARM has it, or an error.
     Neon,
     /// NEON with the dot product, or an error.
@@ -96,6 +106,8 @@ pub(crate) enum Level {
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
     #[cfg(target_arch = "aarch64")]
     Neon,
     #[cfg(target_arch = "aarch64")]
@@ -109,7 +121,9 @@ impl Level {
             Isa::Scalar => Ok(Self::Scalar),
             Isa::Auto => Ok(Self::vector().unwrap_or(Self::Scalar)),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Self::vector(),
+            Isa::Avx2 => Self::avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Self::avx512(),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Ok(Self::Neon),
             #[cfg(target_arch = "aarch64")]
@@ -118,7 +132,7 @@ impl Level {
                 _ => Err("the dot product of NEON"),
             }),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 => Err("AVX2"),
+            Isa::Avx2 | Isa::Avx512 => Err("AVX2"),
             #[cfg(not(target_arch = "aarch64"))]
             Isa::Neon | Isa::NeonDot => Err("NEON"),
         }
@@ -127,18 +141,7 @@ impl Level {
     /// The fastest vector level, or the feature that the CPU lacks of any.
     fn vector() -> Result<Self, &'static str> {
         #[cfg(target_arch = "x86_64")]
-        {
-            if !is_x86_feature_detected!("avx2") {
-                return Err("AVX2");
-            }
-            if !is_x86_feature_detected!("fma") {
-                return Err("FMA");
-            }
-            if !is_x86_feature_detected!("f16c") {
-                return Err("F16C");
-            }
-            Ok(Self::Avx2)
-        }
+        return Self::avx512().or(Self::avx2());
         #[cfg(target_arch = "aarch64")]
         {
             let dot = std::arch::is_aarch64_feature_detected!("dotprod");
@@ -146,6 +149,36 @@ impl Level {
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         Err("AVX2 or NEON")
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx2() -> Result<Self, &'static str> {
+        if !is_x86_feature_detected!("avx2") {
+            return Err("AVX2");
+        }
+        if !is_x86_feature_detected!("fma") {
+            return Err("FMA");
+        }
+        if !is_x86_feature_detected!("f16c") {
+            return Err("F16C");
+        }
+        Ok(Self::Avx2)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx512() -> Result<Self, &'static str> {
+        Self::avx2()?;
+        let features = [
+            ("AVX-512F", is_x86_feature_detected!("avx512f")),
+            ("AVX-512BW", is_x86_feature_detected!("avx512bw")),
+            ("AVX-512VL", is_x86_feature_detected!("avx512vl")),
+            ("AVX-512DQ", is_x86_feature_detected!("avx512dq")),
+            ("AVX-512 VNNI", is_x86_feature_detected!("avx512vnni")),
+        ];
+        match features.into_iter().find(|&(_, here)| !here) {
+            Some((feature, _)) => Err(feature),
+            None => Ok(Self::Avx512),
+        }
     }
 
     /// Whether the linear kernels of arith 1 multiply the bytes of activations.
@@ -162,6 +195,8 @@ impl Level {
             Self::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
             #[cfg(target_arch = "aarch64")]
             Self::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
@@ -193,8 +228,8 @@ impl Cpu {
         let level = Level::of(isa).map_err(|feature| BackendError::Unsupported {
             device: name.clone(),
             feature: feature.to_owned(),
-            hint: "its vector kernels need AVX2, FMA and F16C, or NEON; the scalar ones give the \
-                   same bytes, slowly"
+            hint: "its vector kernels need AVX2, FMA and F16C, AVX-512 with VNNI besides, or \
+                   NEON; the scalar ones give the same bytes, slowly"
                 .to_owned(),
         })?;
         let refused = |expected: String, found: String| BackendError::Shape {

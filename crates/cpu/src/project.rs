@@ -16,7 +16,7 @@ use crate::quantise::Activations;
 use crate::quantise_a8::ActivationsA8;
 use crate::rows::{Cells, Rows};
 #[cfg(target_arch = "x86_64")]
-use crate::{gemm_a8_avx2, gemm_avx2, gemv_a8_avx2, gemv_avx2};
+use crate::{gemm_a8_avx2, gemm_avx2, gemm_avx512, gemv_a8_avx2, gemv_avx2, gemv_avx512};
 use crate::{project_a8_scalar, project_scalar};
 
 /// Rows up to which block formats are multiplied straight from their codes.
@@ -93,12 +93,20 @@ struct Cut {
     jobs: usize,
 }
 
-/// The cut depends on the shape alone.
-fn cut(linear: &Linear, rows: usize) -> Cut {
+/// The cut depends on the shape and on how many panels the kernels take at once.
+fn cut(how: (Level, Arith), linear: &Linear, rows: usize) -> Cut {
+    let (few, many) = match how {
+        #[cfg(target_arch = "x86_64")]
+        (Level::Avx512, Arith::One) => (gemv_avx512::PANELS, gemm_avx512::PANELS),
+        _ => (1, GEMM_PANELS),
+    };
     let (panels, job_rows) = match Kind::of(linear, rows) {
         Kind::Floats => (FLOAT_PANELS, JOB_ROWS),
-        Kind::Gemv => (JOB_MACS.div_ceil(linear.cols * LANES * rows), rows),
-        Kind::Gemm => (GEMM_PANELS, JOB_ROWS),
+        Kind::Gemv => {
+            let panels = JOB_MACS.div_ceil(linear.cols * LANES * rows);
+            (panels.next_multiple_of(few), rows)
+        }
+        Kind::Gemm => (many, JOB_ROWS),
     };
     let columns = linear.panels.div_ceil(panels);
     Cut { panels, columns, rows: job_rows, jobs: columns * rows.div_ceil(job_rows) }
@@ -161,7 +169,7 @@ fn multiply(
     }
     let job = |mut index: usize| {
         for (linear, out) in weights.iter().zip(cells.iter().flatten()) {
-            let cut = cut(linear, rows);
+            let cut = cut(how, linear, rows);
             if index < cut.jobs {
                 let (block, column) = (index / cut.columns, index % cut.columns);
                 let first = column * cut.panels;
@@ -175,7 +183,7 @@ fn multiply(
             index -= cut.jobs;
         }
     };
-    let jobs = weights.iter().map(|w| cut(w, rows).jobs).sum();
+    let jobs = weights.iter().map(|w| cut(how, w, rows).jobs).sum();
     let macs: usize = weights.iter().map(|w| w.panels * LANES * w.cols * rows).sum();
     if macs < POOL_MACS {
         (0..jobs).for_each(job);
@@ -206,9 +214,17 @@ unsafe fn compute(
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx2, Arith::One), Kind::Gemm) => gemm_avx2::gemm_a16_blocks_avx2,
         #[cfg(target_arch = "x86_64")]
-        ((Level::Avx2, Arith::Two), Kind::Gemv) => gemv_a8_avx2::gemv_a8_blocks_avx2,
+        ((Level::Avx512, Arith::One), Kind::Gemv) => gemv_avx512::gemv_a16_blocks_avx512,
         #[cfg(target_arch = "x86_64")]
-        ((Level::Avx2, Arith::Two), Kind::Gemm) => gemm_a8_avx2::gemm_a8_blocks_avx2,
+        ((Level::Avx512, Arith::One), Kind::Gemm) => gemm_avx512::gemm_a16_blocks_avx512,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2 | Level::Avx512, Arith::Two), Kind::Gemv) => {
+            gemv_a8_avx2::gemv_a8_blocks_avx2
+        }
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2 | Level::Avx512, Arith::Two), Kind::Gemm) => {
+            gemm_a8_avx2::gemm_a8_blocks_avx2
+        }
         #[cfg(target_arch = "aarch64")]
         ((Level::Neon, Arith::One), _) => linear_neon::project_a16_blocks_neon,
         #[cfg(target_arch = "aarch64")]

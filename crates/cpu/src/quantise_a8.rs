@@ -95,7 +95,7 @@ fn quantise_row(level: Level, x: &[f32], parts: Parts<'_>) {
     match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { quantise_row_a8_avx2(x, parts) },
+        Level::Avx2 | Level::Avx512 => unsafe { quantise_row_a8_avx2(x, parts) },
         #[allow(unreachable_patterns, reason = "levels vary by target")]
         _ => quantise_row_a8_scalar(x, parts),
     }
