@@ -1,29 +1,31 @@
 //! A fork-join pool: persistent workers that spin briefly, then park.
 //!
 //! A job is a function over the indices `0 .. count`. Each thread gets a run of neighbours in a
-//! seat of its own, takes them from the front, and when it has none left takes one after the other
-//! from the back of others' seats, the caller included: a worker that the system has put aside
-//! delays nothing but the index it holds. Threads meet on a cache line only where work is handed
-//! over, since a line's way between cores costs as much as a small index. The fast path takes no
-//! lock and allocates nothing. What an index computes depends on the index alone, so results never
-//! depend on who ran it.
+//! seat of its own and takes them in order; when it has none left it moves the later half of
+//! another's run to its own seat, the caller included: a worker that the system has put aside
+//! delays nothing but the index it holds. Runs let every thread read memory in one stream, and
+//! threads meet on a cache line only where work is handed over: a line's way between cores costs as
+//! much as a small index. The fast path takes no lock and allocates nothing. What an index computes
+//! depends on the index alone, so results never depend on who ran it.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How long an idle worker spins before it parks, and the caller at a job that others hold: longer
+/// How long whoever waits polls without a yield: longer than what is serial between two
+/// projections of a layer.
+const SPIN: Duration = Duration::from_micros(15);
+/// How long an idle worker polls before it parks, and the caller at a job that others hold: longer
 /// than what is serial between two tokens, short beside a turn of the system's scheduler.
-const SPIN: Duration = Duration::from_micros(150);
+const WAIT: Duration = Duration::from_micros(150);
 /// Polls between two looks at the clock.
-const POLLS: u32 = 64;
-/// Yields after the spins, before a park.
-const YIELDS: u32 = 4;
+const POLLS: u32 = 32;
 
 thread_local! {
     /// Set inside a job: a job that starts another runs it by itself.
@@ -44,7 +46,7 @@ type Call = unsafe fn(*const (), usize);
 /// slept before, and the job waits for it.
 #[derive(Default)]
 struct Seat {
-    /// The next index and the end of the run, in the upper and the lower half.
+    /// The run's first index in the upper half, its end in the lower; see [`indices`].
     run: AtomicU64,
     /// `Call` of the job.
     call: AtomicPtr<()>,
@@ -56,6 +58,8 @@ struct Seat {
 struct Shared {
     /// The caller's, then one a worker.
     seats: Vec<Padded<Seat>>,
+    /// All seats have their share of the job at work.
+    open: AtomicBool,
     /// Indices of the job at work that are not finished.
     left: Padded<AtomicUsize>,
     /// The caller is parked until the job is finished.
@@ -163,27 +167,60 @@ unsafe fn call_index<F: Fn(usize) + Sync>(context: *const (), index: usize) {
     f(index);
 }
 
+/// The indices of a [`Seat::run`].
+fn indices(run: u64) -> Range<u64> {
+    run >> 32..run & u64::from(u32::MAX)
+}
+
 impl Seat {
-    /// Takes the first index of the run, or the last.
-    fn claim(&self, last: bool) -> Option<usize> {
+    /// Takes what `split` leaves of the run: the run that stays and the indices that are taken.
+    /// `None` where the run is empty.
+    fn take(&self, split: impl Fn(Range<u64>) -> (Range<u64>, Range<u64>)) -> Option<Range<u64>> {
         let mut run = self.run.load(Ordering::Relaxed);
         loop {
-            let (next, end) = (run >> 32, run & u64::from(u32::MAX));
-            if next >= end {
+            let all = indices(run);
+            if all.is_empty() {
                 return None;
             }
-            let (index, rest) = if last { (end - 1, run - 1) } else { (next, run + (1 << 32)) };
+            let (stays, taken) = split(all);
+            let stays = stays.start << 32 | stays.end;
             let order = (Ordering::AcqRel, Ordering::Relaxed);
-            match self.run.compare_exchange_weak(run, rest, order.0, order.1) {
-                Ok(_) => return Some(index as usize),
+            match self.run.compare_exchange_weak(run, stays, order.0, order.1) {
+                Ok(_) => return Some(taken),
                 Err(found) => run = found,
             }
         }
     }
 
+    /// Claims the first index.
+    fn claim(&self) -> Option<usize> {
+        let first = self.take(|all| (all.start + 1..all.end, all.start..all.start + 1))?;
+        Some(first.start as usize)
+    }
+
+    /// Claims the last index.
+    fn claim_last(&self) -> Option<usize> {
+        let last = self.take(|all| (all.start..all.end - 1, all.end - 1..all.end))?;
+        Some(last.start as usize)
+    }
+
+    /// Moves the later half of the run to `to`, an empty seat that is the thread's own; whether
+    /// there was any.
+    fn move_half(&self, to: &Self) -> bool {
+        let half = |all: Range<u64>| {
+            let middle = (all.start + all.end) / 2;
+            (all.start..middle, middle..all.end)
+        };
+        let Some(taken) = self.take(half) else { return false };
+        // The job waits for what was taken, so these are its fields still.
+        to.call.store(self.call.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.context.store(self.context.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.run.store(taken.start << 32 | taken.end, Ordering::Release);
+        true
+    }
+
     fn is_empty(&self) -> bool {
-        let run = self.run.load(Ordering::SeqCst);
-        run >> 32 >= run & u64::from(u32::MAX)
+        indices(self.run.load(Ordering::SeqCst)).is_empty()
     }
 }
 
@@ -193,6 +230,7 @@ impl Shared {
     fn publish<F: Fn(usize) + Sync>(&self, count: usize, f: &F) -> usize {
         let call: Call = call_index::<F>;
         let context = std::ptr::from_ref(f).cast::<()>().cast_mut();
+        self.open.store(false, Ordering::Relaxed);
         self.left.0.store(count, Ordering::Relaxed);
         let seats = self.seats.len().min(count);
         let start = |seat: usize| (seat * count / seats) as u64;
@@ -202,6 +240,7 @@ impl Shared {
             to.context.store(context, Ordering::Relaxed);
             to.run.store(start(seat) << 32 | start(seat + 1), Ordering::Release);
         }
+        self.open.store(true, Ordering::Release);
         // Runs before flags: see `sleep`.
         fence(Ordering::SeqCst);
         seats
@@ -210,13 +249,29 @@ impl Shared {
     /// Runs indices of the seat, then of others' until none is left.
     fn work(&self, me: usize) {
         INSIDE.set(true);
+        let (before, rest) = self.seats.split_at(me);
+        let own = &rest[0].0;
+        let others = rest[1..].iter().chain(before);
         let mut finished = 0;
-        let seats = self.seats.len();
-        for distance in 0..seats {
-            let seat = &self.seats[(me + distance) % seats].0;
-            while let Some(index) = seat.claim(distance > 0) {
-                self.call(seat, index);
+        loop {
+            while let Some(index) = own.claim() {
+                self.call(own, index);
                 finished += 1;
+            }
+            // Only who has finished an index and not said so keeps the job from its end, and the
+            // next one from being written to this seat while a half is moved there.
+            if finished > 0 {
+                if !others.clone().any(|other| other.0.move_half(own)) {
+                    break;
+                }
+                continue;
+            }
+            let last = others.clone().find_map(|other| Some((&other.0, other.0.claim_last()?)));
+            let Some((other, index)) = last else { break };
+            self.call(other, index);
+            finished += 1;
+            while !self.open.load(Ordering::Acquire) {
+                std::hint::spin_loop();
             }
         }
         INSIDE.set(false);
@@ -302,24 +357,31 @@ impl Shared {
     }
 }
 
-/// Polls `done` for a while; whether it came true.
+/// Polls `done` for a while, soon with yields between, since whoever is waited for may want this
+/// core; whether it came true.
 fn spin(done: impl Fn() -> bool) -> bool {
-    let mut start = None;
-    loop {
-        for _ in 0..POLLS {
-            if done() {
-                return true;
-            }
+    let polls = || {
+        (0..POLLS).any(|_| {
             std::hint::spin_loop();
+            done()
+        })
+    };
+    if done() || polls() {
+        return true;
+    }
+    let start = Instant::now();
+    loop {
+        if polls() {
+            return true;
         }
-        if start.get_or_insert_with(Instant::now).elapsed() > SPIN {
-            break;
+        let waited = start.elapsed();
+        if waited > WAIT {
+            return false;
+        }
+        if waited > SPIN {
+            thread::yield_now();
         }
     }
-    (0..YIELDS).any(|_| {
-        thread::yield_now();
-        done()
-    })
 }
 
 #[cfg(test)]
