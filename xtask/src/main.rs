@@ -20,11 +20,11 @@ use step::{Steps, cargo};
 const USAGE: &str = "\
 cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where it is installed)
 cargo xtask test    every test; says which were skipped and why
-cargo xtask ci      check, fetch SmolLM2, test, fuzz, a short race; what .ci/run calls
+cargo xtask ci      check, fetch SmolLM2, arm, test, fuzz, a short race; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask faults  the table of faults on rings of real processes, about ten minutes
 cargo xtask oracles the comparisons with other implementations, and the worst of them
-cargo xtask arm     the binary and its kernels on emulated ARM, and rings of both; skipped where it lacks
+cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB [--family llama] [--format Q8_0] [--seed 1] OUT.gguf
                     a checkpoint of noise; --family qwen3_5 and --format Q4_K_M too
@@ -55,7 +55,7 @@ fn run(arguments: &[String]) -> Result<()> {
     let mut steps = Steps::new(&root);
     match arguments {
         [one] if one == "check" => check(&mut steps),
-        [one] if one == "test" => test(&mut steps, None).map(|verdict| println!("{verdict}")),
+        [one] if one == "test" => test(&mut steps, None, None).map(|verdict| println!("{verdict}")),
         [one] if one == "ci" => ci(&mut steps),
         [one] if one == "arm" => arm::run(&mut steps),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
@@ -97,11 +97,13 @@ fn check(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Every test, those of a real model where `model` or the cache has one; the verdict in one line.
-fn test(steps: &mut Steps, model: Option<&Path>) -> Result<String> {
+/// Every test, those of a real model where `model` or the cache has one, those of ARM where `arm`
+/// is its binary; the verdict in one line.
+fn test(steps: &mut Steps, model: Option<&Path>, arm: Option<&Path>) -> Result<String> {
     let mut command =
         cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
     command.current_dir(steps.root()).envs(model.map(|path| ("BATON_SMOLLM2", path)));
+    command.envs(arm.map(|path| ("BATON_ARM", path)));
     let report = steps.time("test", || report::run(&mut command))?;
     for skip in report.skipped() {
         println!("skipped: {skip}");
@@ -116,7 +118,8 @@ fn ci(steps: &mut Steps) -> Result<()> {
     check(steps)?;
     steps.run("build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
     let model = steps.time("model", || pull(step::baton()?))?;
-    let tested = test(steps, Some(&model));
+    let arm = arm::build(steps)?;
+    let tested = test(steps, Some(&model), arm.as_deref());
     let fuzzed = fuzz::run(steps, &[]);
     let raced = race::run(steps, &["--short".to_owned()]);
     println!("{steps}");

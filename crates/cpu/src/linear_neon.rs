@@ -333,16 +333,11 @@ impl Job<'_> {
             let mut sums = [[[vdupq_n_s32(0); 2]; PLANES]; R];
             for strip in 0..self.inputs.piece / width {
                 let codes = codes.add(strip * width * BITS);
-                for some in 0..width / VECTOR {
-                    let first = strip * width + some * VECTOR;
-                    let x: [[int8x16_t; PLANES]; R] = q.map(|q| {
-                        std::array::from_fn(|p| vld1q_s8(q.add(p * self.inputs.cols + first)))
-                    });
-                    let i = some * VECTOR / FIELD;
-                    turn::<BITS, PLANES, R, 0, DOT>(codes, i, &x, &mut sums);
-                    turn::<BITS, PLANES, R, 1, DOT>(codes, i, &x, &mut sums);
-                    turn::<BITS, PLANES, R, 2, DOT>(codes, i, &x, &mut sums);
-                    turn::<BITS, PLANES, R, 3, DOT>(codes, i, &x, &mut sums);
+                let q = q.map(|q| q.add(strip * width));
+                // Constants, so that each field has its own shifts.
+                sixteen::<BITS, PLANES, R, DOT>(codes, 0, q, self.inputs.cols, &mut sums);
+                if width > VECTOR {
+                    sixteen::<BITS, PLANES, R, DOT>(codes, 1, q, self.inputs.cols, &mut sums);
                 }
             }
             sums.map(|planes| {
@@ -353,6 +348,30 @@ impl Job<'_> {
                 all
             })
         }
+    }
+}
+
+/// Values 16 `some` to 16 `some` + 16 of a strip with every row, whose planes lie `cols` apart.
+///
+/// # Safety
+/// `codes` points to a strip that has them and each row has them from `q` on.
+#[inline(always)]
+unsafe fn sixteen<const BITS: usize, const PLANES: usize, const R: usize, const DOT: bool>(
+    codes: *const u8,
+    some: usize,
+    q: [*const i8; R],
+    cols: usize,
+    sums: &mut [[Dots; PLANES]; R],
+) {
+    // SAFETY: NEON is part of the target; the caller's promise.
+    unsafe {
+        let at = |p: usize| p * cols + some * VECTOR;
+        let x = q.map(|q| std::array::from_fn(|p| vld1q_s8(q.add(at(p)))));
+        let i = some * (VECTOR / FIELD);
+        turn::<BITS, PLANES, R, 0, DOT>(codes, i, &x, sums);
+        turn::<BITS, PLANES, R, 1, DOT>(codes, i, &x, sums);
+        turn::<BITS, PLANES, R, 2, DOT>(codes, i, &x, sums);
+        turn::<BITS, PLANES, R, 3, DOT>(codes, i, &x, sums);
     }
 }
 
