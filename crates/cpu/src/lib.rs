@@ -26,11 +26,15 @@ mod gdn_vector;
 #[cfg(target_arch = "x86_64")]
 mod gemm_a8_avx2;
 #[cfg(target_arch = "x86_64")]
+mod gemm_a8_avx512;
+#[cfg(target_arch = "x86_64")]
 mod gemm_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gemm_avx512;
 #[cfg(target_arch = "x86_64")]
 mod gemv_a8_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemv_a8_avx512;
 #[cfg(target_arch = "x86_64")]
 mod gemv_avx2;
 #[cfg(target_arch = "x86_64")]

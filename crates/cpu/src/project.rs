@@ -16,7 +16,9 @@ use crate::quantise::Activations;
 use crate::quantise_a8::ActivationsA8;
 use crate::rows::{Cells, Rows};
 #[cfg(target_arch = "x86_64")]
-use crate::{gemm_a8_avx2, gemm_avx2, gemm_avx512, gemv_a8_avx2, gemv_avx2, gemv_avx512};
+use crate::{gemm_a8_avx2, gemm_a8_avx512, gemm_avx2, gemm_avx512};
+#[cfg(target_arch = "x86_64")]
+use crate::{gemv_a8_avx2, gemv_a8_avx512, gemv_avx2, gemv_avx512};
 use crate::{project_a8_scalar, project_scalar};
 
 /// Rows up to which block formats are multiplied straight from their codes.
@@ -97,7 +99,7 @@ struct Cut {
 fn cut(how: (Level, Arith), linear: &Linear, rows: usize) -> Cut {
     let (few, many) = match how {
         #[cfg(target_arch = "x86_64")]
-        (Level::Avx512, Arith::One) => (gemv_avx512::PANELS, gemm_avx512::PANELS),
+        (Level::Avx512, _) => (gemv_avx512::PANELS, gemm_avx512::PANELS),
         _ => (1, GEMM_PANELS),
     };
     let (panels, job_rows) = match Kind::of(linear, rows) {
@@ -218,13 +220,13 @@ unsafe fn compute(
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx512, Arith::One), Kind::Gemm) => gemm_avx512::gemm_a16_blocks_avx512,
         #[cfg(target_arch = "x86_64")]
-        ((Level::Avx2 | Level::Avx512, Arith::Two), Kind::Gemv) => {
-            gemv_a8_avx2::gemv_a8_blocks_avx2
-        }
+        ((Level::Avx512, Arith::Two), Kind::Gemv) => gemv_a8_avx512::gemv_a8_blocks_avx512,
         #[cfg(target_arch = "x86_64")]
-        ((Level::Avx2 | Level::Avx512, Arith::Two), Kind::Gemm) => {
-            gemm_a8_avx2::gemm_a8_blocks_avx2
-        }
+        ((Level::Avx512, Arith::Two), Kind::Gemm) => gemm_a8_avx512::gemm_a8_blocks_avx512,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, Arith::Two), Kind::Gemv) => gemv_a8_avx2::gemv_a8_blocks_avx2,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, Arith::Two), Kind::Gemm) => gemm_a8_avx2::gemm_a8_blocks_avx2,
         #[cfg(target_arch = "aarch64")]
         ((Level::Neon, Arith::One), _) => linear_neon::project_a16_blocks_neon,
         #[cfg(target_arch = "aarch64")]
