@@ -18,7 +18,7 @@ use crate::layout::{Layout, strip_values};
 use crate::pack::{LANES, Linear};
 use crate::project::{Inputs, Outputs};
 use crate::quantise_a8::ActivationsA8;
-use crate::vector_avx512::{climb, store};
+use crate::vector_avx512::{Tree, store};
 
 /// Panels of a job, which share their broadcasts.
 pub(crate) const PANELS: usize = 2 * TWINS;
@@ -240,22 +240,22 @@ impl Job<'_> {
         &self,
         row: usize,
     ) -> usize {
-        let (a8, cols, block) = (self.a8, self.linear.cols, self.linear.layout().block);
+        let (a8, cols, shift) = (self.a8, self.linear.cols, self.linear.layout().block.ilog2());
         let sums = a8.sums(PIECE);
         assert_eq!((a8.cols, sums.blocks), (cols, cols / PIECE));
         let rows = |width: usize| row * (cols / width)..(row + R) * (cols / width);
         let (q, d) = (&a8.q[rows(1)], &a8.d[rows(BLOCK_VALUES)]);
         let (i32, f32) = (&sums.i32[rows(PIECE)], &sums.f32[rows(PIECE)]);
         let zero = _mm512_setzero_ps();
-        let mut waiting = [[[zero; R]; 3]; TWINS];
-        let mut g = [[zero; R]; TWINS];
+        let mut trees = [Tree::<R>::new(), Tree::new()];
         for group in 0..GROUPS {
-            g = [[zero; R]; TWINS];
+            let mut g = [[zero; R]; TWINS];
+            let empty = group_slices(group, cols.div_ceil(SLICE_VALUES)).is_empty();
             for slice in group_slices(group, cols.div_ceil(SLICE_VALUES)) {
                 let mut acc = [[zero; R]; TWINS];
                 let end = cols.min((slice + 1) * SLICE_VALUES);
                 for at in (slice * SLICE_VALUES..end).step_by(PIECE) {
-                    let scales = at / block * BLOCK_SCALES;
+                    let scales = (at >> shift) * BLOCK_SCALES;
                     // SAFETY: `fill` unpacked `cols` values, a row has as many; the slices above
                     // checked the lengths for R rows.
                     unsafe {
@@ -278,8 +278,8 @@ impl Job<'_> {
                     }
                 }
             }
-            for p in 0..TWINS {
-                climb(&mut waiting[p], group, &mut g[p]);
+            for (tree, g) in trees.iter_mut().zip(g) {
+                tree.take(group, (!empty).then_some(g));
             }
         }
         for r in 0..R {
@@ -292,7 +292,7 @@ impl Job<'_> {
                     // SAFETY: the caller's promise.
                     unsafe { self.out.panel(row + r, panel, self.linear.lanes(panel)) }
                 };
-                store(g[p][r], a8.spoilt[row + r], [panel(0), panel(1)]);
+                store(trees[p].root[r], a8.spoilt[row + r], [panel(0), panel(1)]);
             }
         }
         R

@@ -1,5 +1,5 @@
-//! Block formats for many rows: four panels are unpacked once, then multiplied with eight rows at
-//! a time, so that a broadcast serves 32 outputs and an unpacked weight eight rows.
+//! Block formats for many rows: four panels are unpacked once, then multiplied with six rows at a
+//! time, so that a broadcast serves 32 outputs and an unpacked weight six rows.
 #![allow(
     clippy::needless_range_loop,
     reason = "rows, panels and groups index several arrays at once, with constant bounds"
@@ -17,14 +17,14 @@ use crate::layout::{Layout, strip_values};
 use crate::pack::{LANES, Linear};
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx512::{climb, dot_pairs, store};
+use crate::vector_avx512::{Tree, dot_pairs, store};
 
 /// Panels of a job, which share their broadcasts.
 pub(crate) const PANELS: usize = 2 * TWINS;
 /// Pairs of panels of a job, a vector each.
 const TWINS: usize = 2;
 /// Rows of a tile, at most.
-const TILE_ROWS: usize = 8;
+const TILE_ROWS: usize = 6;
 /// Values of a [`quad`].
 const QUAD: usize = 8;
 /// 16-bit lanes of a vector.
@@ -208,8 +208,7 @@ impl Job<'_> {
                     3 => self.tile::<BLOCK, OFFSETS, 3>(row),
                     4 => self.tile::<BLOCK, OFFSETS, 4>(row),
                     5 => self.tile::<BLOCK, OFFSETS, 5>(row),
-                    6 => self.tile::<BLOCK, OFFSETS, 6>(row),
-                    7 => self.tile::<BLOCK, OFFSETS, 7>(row),
+
                     _ => self.tile::<BLOCK, OFFSETS, TILE_ROWS>(row),
                 };
             }
@@ -234,10 +233,10 @@ impl Job<'_> {
         let d = &a16.d[row * slices..(row + R) * slices];
         let sums = &sums.f32[row * blocks..(row + R) * blocks];
         let zero = _mm512_setzero_ps();
-        let mut waiting = [[[zero; R]; 3]; TWINS];
-        let mut g = [[zero; R]; TWINS];
+        let mut trees = [Tree::<R>::new(), Tree::new()];
         for group in 0..GROUPS {
-            g = [[zero; R]; TWINS];
+            let mut g = [[zero; R]; TWINS];
+            let empty = group_slices(group, slices).is_empty();
             for slice in group_slices(group, slices) {
                 let mut acc = [[zero; R]; TWINS];
                 for block in slice * slice_blocks..blocks.min((slice + 1) * slice_blocks) {
@@ -257,8 +256,8 @@ impl Job<'_> {
                     }
                 }
             }
-            for p in 0..TWINS {
-                climb(&mut waiting[p], group, &mut g[p]);
+            for (tree, g) in trees.iter_mut().zip(g) {
+                tree.take(group, (!empty).then_some(g));
             }
         }
         for r in 0..R {
@@ -271,7 +270,7 @@ impl Job<'_> {
                     // SAFETY: the caller's promise.
                     unsafe { self.out.panel(row + r, panel, self.linear.lanes(panel)) }
                 };
-                store(g[p][r], a16.spoilt[row + r], [panel(0), panel(1)]);
+                store(trees[p].root[r], a16.spoilt[row + r], [panel(0), panel(1)]);
             }
         }
         R

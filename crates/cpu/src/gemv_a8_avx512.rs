@@ -19,7 +19,7 @@ use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise_a8::ActivationsA8;
-use crate::vector_avx512::{climb, store};
+use crate::vector_avx512::{Tree, store};
 
 /// Outputs of `panels` for `rows`.
 ///
@@ -116,10 +116,10 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
         cols,
     };
     let zero = _mm512_setzero_ps();
-    let mut waiting = [[zero; R]; 3];
-    let mut g = [zero; R];
+    let mut tree = Tree::<R>::new();
     for group in 0..GROUPS {
-        g = [zero; R];
+        let mut g = [zero; R];
+        let empty = group_slices(group, slices).is_empty();
         for slice in group_slices(group, slices) {
             let mut acc = [zero; R];
             for unit in slice * slice_units..units.min((slice + 1) * slice_units) {
@@ -140,7 +140,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
                 g[r] = _mm512_add_ps(g[r], acc[r]);
             }
         }
-        climb(&mut waiting, group, &mut g);
+        tree.take(group, (!empty).then_some(g));
     }
     for r in 0..R {
         let panel = |i: usize| {
@@ -151,7 +151,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
             // SAFETY: the caller's promise.
             unsafe { out.panel(row + r, panel, linear.lanes(panel)) }
         };
-        store(g[r], a8.spoilt[row + r], [panel(0), panel(1)]);
+        store(tree.root[r], a8.spoilt[row + r], [panel(0), panel(1)]);
     }
     R
 }

@@ -19,7 +19,7 @@ use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx512::{climb, dot_pairs, store};
+use crate::vector_avx512::{Tree, dot_pairs, store};
 
 /// Panels taken at once.
 pub(crate) const PANELS: usize = 2;
@@ -119,10 +119,10 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
         stride: sums.blocks,
     };
     let zero = _mm512_setzero_ps();
-    let mut waiting = [[zero; R]; 3];
-    let mut g = [zero; R];
+    let mut tree = Tree::<R>::new();
     for group in 0..GROUPS {
-        g = [zero; R];
+        let mut g = [zero; R];
+        let empty = group_slices(group, slices).is_empty();
         for slice in group_slices(group, slices) {
             let mut acc = [zero; R];
             for unit in slice * slice_units..units.min((slice + 1) * slice_units) {
@@ -146,7 +146,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
                 g[r] = _mm512_fmadd_ps(acc[r], d, g[r]);
             }
         }
-        climb(&mut waiting, group, &mut g);
+        tree.take(group, (!empty).then_some(g));
     }
     for r in 0..R {
         let panel = |i: usize| {
@@ -157,7 +157,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
             // SAFETY: the caller's promise.
             unsafe { out.panel(row + r, panel, linear.lanes(panel)) }
         };
-        store(g[r], a16.spoilt[row + r], [panel(0), panel(1)]);
+        store(tree.root[r], a16.spoilt[row + r], [panel(0), panel(1)]);
     }
     R
 }
@@ -258,8 +258,8 @@ unsafe fn pair(q: *const i16, at: usize) -> __m512i {
     _mm512_set1_epi32(unsafe { q.add(at).cast::<i32>().read_unaligned() })
 }
 
-/// Codes moved to the bottom of their lanes by shifts that all rows share. Few rows have two sums
-/// each, so that an addition need not wait for the one before.
+/// Codes moved to the bottom of their lanes by shifts that all rows share. Rows have two sums each,
+/// so that an addition need not wait for the one before.
 ///
 /// # Safety
 /// As [`dots`], for a strip.
@@ -276,7 +276,7 @@ unsafe fn strip_codes<const BITS: usize, const KIND: usize, const R: usize>(
         // SAFETY: 8 values of the strip and of each row.
         unsafe {
             for (t, w) in quad::<BITS>(codes, v).into_iter().enumerate() {
-                let sums = if R <= 4 && t % 2 == 1 { &mut odd } else { &mut *dots };
+                let sums = if t % 2 == 1 { &mut odd } else { &mut *dots };
                 for r in 0..R {
                     let x = pair(q.add(r * stride), QUAD * v + 2 * t);
                     sums[r] = dot_pairs(sums[r], w, x);
@@ -284,10 +284,8 @@ unsafe fn strip_codes<const BITS: usize, const KIND: usize, const R: usize>(
             }
         }
     }
-    if R <= 4 {
-        for r in 0..R {
-            dots[r] = _mm512_add_epi32(dots[r], odd[r]);
-        }
+    for r in 0..R {
+        dots[r] = _mm512_add_epi32(dots[r], odd[r]);
     }
 }
 

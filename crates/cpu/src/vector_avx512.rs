@@ -17,22 +17,50 @@ pub(crate) fn flush(x: __m512) -> __m512 {
     _mm512_maskz_mov_ps(keep, x)
 }
 
-/// Takes the sums `g` of group `group` into the tree over the groups, which come in order; what
-/// waits for its sister stays in `waiting`. After the last, `g` holds the root.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) fn climb<const N: usize>(
-    waiting: &mut [[__m512; N]; 3],
-    group: usize,
-    g: &mut [__m512; N],
-) {
-    for (level, waiting) in waiting.iter_mut().enumerate() {
-        if group >> level & 1 == 0 {
-            *waiting = *g;
-            return;
+/// The tree over the groups of N vectors of sums, built as they come in order.
+///
+/// A node that holds no slice is left out: adding its +0 changes no sum that is not flushed.
+pub(crate) struct Tree<const N: usize> {
+    /// By level, a node that waits for its sister.
+    waiting: [[__m512; N]; 3],
+    /// Whether one waits.
+    filled: [bool; 3],
+    pub(crate) root: [__m512; N],
+}
+
+impl<const N: usize> Tree<N> {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    pub(crate) fn new() -> Self {
+        let zero = [_mm512_setzero_ps(); N];
+        Self { waiting: [zero; 3], filled: [false; 3], root: zero }
+    }
+
+    /// Takes the sums of group `group`, `None` where it has no slices.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    pub(crate) fn take(&mut self, group: usize, mut sums: Option<[__m512; N]>) {
+        for (level, (waiting, filled)) in self.waiting.iter_mut().zip(&mut self.filled).enumerate()
+        {
+            if group >> level & 1 == 0 {
+                *filled = sums.is_some();
+                if let Some(sums) = sums {
+                    *waiting = sums;
+                }
+                return;
+            }
+            match &mut sums {
+                Some(sums) if *filled => {
+                    for (sum, sister) in sums.iter_mut().zip(waiting) {
+                        *sum = _mm512_add_ps(*sister, *sum);
+                    }
+                }
+                None if *filled => sums = Some(*waiting),
+                _ => {}
+            }
         }
-        for (g, sister) in g.iter_mut().zip(waiting) {
-            *g = _mm512_add_ps(*sister, *g);
+        if let Some(sums) = sums {
+            self.root = sums;
         }
     }
 }
@@ -53,7 +81,7 @@ pub(crate) fn store(sum: __m512, spoilt: bool, outs: [&mut [f32]; 2]) {
 }
 
 /// `acc` plus the dot of the two pairs of a lane, in one instruction: the compiler takes the
-/// intrinsic apart into two that wait for each other no less and fill twice the slots.
+/// intrinsic apart into a product and a sum.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(crate) fn dot_pairs(mut acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
