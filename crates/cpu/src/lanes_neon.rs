@@ -227,6 +227,10 @@ pub(crate) unsafe fn store_halves(to: *mut u16, x: F32s) {
 pub(crate) fn prefetch(at: *const f32) {
     // SAFETY: a prefetch reads nothing that the program could see.
     unsafe {
-        asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+        asm!(
+            "prfm pldl1keep, [{at}]",
+            at = in(reg) at,
+            options(nostack, preserves_flags, readonly),
+        );
     }
 }
