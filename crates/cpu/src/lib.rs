@@ -1,5 +1,5 @@
-//! The CPU backend: AVX2, AVX-512 and NEON kernels chosen at run time and their scalar twins, byte-
-//! equal to [`arith`] for any row count and any number of threads.
+//! The CPU backend: AVX2, AVX-512 and NEON kernels chosen at run time and their scalar twins,
+//! byte-equal to [`arith`] for any row count and any number of threads.
 //!
 //! Weights are packed at load ([`Linear`]); an op is cut by its shape alone into jobs that the
 //! crate's own thread pool claims. After its first call at a size an op allocates nothing.
