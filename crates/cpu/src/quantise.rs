@@ -40,8 +40,8 @@ pub(crate) struct Activations {
     pub(crate) q: Vec<i16>,
     /// `[rows, slices]` steps.
     pub(crate) d: Vec<f32>,
-    /// For kernels that multiply bytes: `[rows, 2, cols]`, a row's upper bytes, then its lower ones,
-    /// `q = 256 upper + lower` and both signed, in the order of [`place`].
+    /// For kernels that multiply bytes: `[rows, 2, cols]`, a row's upper bytes, then its lower
+    /// ones, `q = 256 upper + lower` and both signed, in the order of [`place`].
     pub(crate) bytes: Vec<i8>,
     /// By the length of blocks: [`Activations::sums`].
     sums: [Sums; LENGTHS],
