@@ -9,7 +9,6 @@ use sched::{Event, Request, RequestId};
 use sha2::{Digest, Sha256};
 
 use crate::error::RingError;
-use crate::inbox::{self, Wake};
 use crate::rounds::Rounds;
 
 /// Tokens of the canary's reply.
@@ -86,12 +85,10 @@ fn flight(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingErro
     rounds.owners.insert(CANARY, owner);
     let mut hash = Sha256::new();
     // Until the rounds that close its stream on every rank are back too.
-    while !rounds.sched.idle() {
-        rounds.issue()?;
-        match inbox::wait(&rounds.links.inbound, rounds.deadline())? {
-            Wake::Frame(frame) => rounds.land(frame)?,
-            Wake::Poke => {}
-            Wake::Late => return Err(rounds.stalled()),
+    while !rounds.lead.is_idle() {
+        rounds.look()?;
+        if !rounds.lead.is_idle() {
+            rounds.turn()?;
         }
         while let Ok(event) = events.try_recv() {
             match event {

@@ -17,7 +17,7 @@ use crate::boot::{self, BootTimes, Terms};
 use crate::canary::{self, Canary};
 use crate::error::RingError;
 use crate::head::{Command, Driver, Facts, RingState};
-use crate::inbox::{self, Wake};
+use crate::inbox;
 use crate::join::Join;
 use crate::link::Neighbours;
 use crate::rounds::Rounds;
@@ -152,7 +152,8 @@ impl<J: Join> Leader<J> {
         if let Err(error) = &served {
             self.driver.set_state(RingState::Waiting(error.to_string()));
         }
-        rounds.fail_all(failure);
+        let failed = rounds.lead.sched.fail_all(&failure);
+        rounds.tell_all(failed);
         served
     }
 
@@ -160,17 +161,12 @@ impl<J: Join> Leader<J> {
     fn serve(&mut self, rounds: &mut Rounds<'_>) -> Result<(), RingError> {
         loop {
             let draining = self.take_commands(rounds)?;
-            rounds.issue()?;
+            rounds.look()?;
             self.driver.set_facts(self.facts(rounds));
-            if draining && rounds.sched.idle() && rounds.flying.is_empty() {
+            if draining && rounds.lead.is_idle() {
                 return Ok(());
             }
-            let deadline = rounds.deadline();
-            match inbox::wait(&rounds.links.inbound, deadline)? {
-                Wake::Frame(frame) => rounds.land(frame)?,
-                Wake::Poke => {}
-                Wake::Late => return Err(rounds.stalled()),
-            }
+            rounds.turn()?;
         }
     }
 
@@ -189,8 +185,8 @@ impl<J: Join> Leader<J> {
                 Ok(Command::Cancel(id)) => rounds.cancel(id)?,
                 Ok(Command::Drain) | Err(TryRecvError::Disconnected) => {
                     self.driver.set_state(RingState::Draining);
-                    let refused = rounds.sched.drain();
-                    rounds.tell(refused);
+                    let refused = rounds.lead.sched.drain();
+                    rounds.tell_all(refused);
                     return Ok(true);
                 }
                 Err(TryRecvError::Empty) => return Ok(self.driver.draining()),
@@ -230,12 +226,12 @@ impl<J: Join> Leader<J> {
         Facts {
             layout: self.layout.to_string(),
             world: self.layout.world(),
-            context_max: rounds.sched.context_max(),
+            context_max: rounds.lead.sched.context_max(),
             vocab: u32::try_from(rounds.engine.vocab()).unwrap_or(u32::MAX),
-            running: rounds.sched.running(),
-            waiting: rounds.sched.waiting(),
-            rounds: rounds.landed,
-            pages_used: rounds.sched.pages_used(),
+            running: rounds.lead.sched.running(),
+            waiting: rounds.lead.sched.waiting(),
+            rounds: rounds.lead.landed(),
+            pages_used: rounds.lead.sched.pages_used(),
             pages: rounds.pages,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! [`lead`] drives rank 0 and [`follow`] every other rank; both boot through [`boot`] and exchange
 //! rounds over [`link`], which is sockets (`tcp`) or memory alike. [`head`] is how the server
-//! reaches rank 0.
+//! reaches rank 0. What both do between boot and break is [`step`], without I/O.
 
 pub mod backoff;
 pub mod boot;
@@ -19,4 +19,5 @@ pub mod link;
 pub mod memory;
 pub(crate) mod rounds;
 pub mod session;
+pub mod step;
 pub mod tcp;
