@@ -7,6 +7,7 @@
 pub mod backoff;
 pub mod boot;
 pub mod canary;
+pub(crate) mod carry;
 pub mod error;
 pub mod follow;
 pub mod head;

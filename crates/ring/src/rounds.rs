@@ -24,6 +24,8 @@ pub(crate) struct Rounds<'a> {
     pub(crate) lead: Lead,
     pub(crate) pages: u32,
     pub(crate) owners: Owners,
+    /// Some reply got a token.
+    pub(crate) progressed: bool,
     start: Instant,
     /// What the device is to do next.
     work: Option<Action>,
@@ -45,6 +47,7 @@ impl<'a> Rounds<'a> {
             lead: Lead::new(ring, agree, queue_max),
             pages: agree.shapes.pages,
             owners: HashMap::new(),
+            progressed: false,
             start: Instant::now(),
             work: None,
         }
@@ -138,6 +141,7 @@ impl<'a> Rounds<'a> {
     /// Hands an event to its owner; a channel holds a whole reply, so none ever waits.
     fn tell(&mut self, id: RequestId, event: Heard) {
         let is_last = matches!(event, Heard::Done { .. } | Heard::Failed(_));
+        self.progressed |= matches!(event, Heard::Token { .. });
         if let Some(owner) = self.owners.get(&id) {
             let _ = owner.try_send(event);
         }

@@ -91,6 +91,7 @@ struct Twist {
     claims: Option<std::ops::Range<u32>>,
     canary: Option<[u8; 32]>,
     depth: Option<u32>,
+    patience: Duration,
 }
 
 struct Ring {
@@ -135,6 +136,7 @@ impl Ring {
             depth: twist.depth.unwrap_or(1),
             times: BootTimes { describe: Duration::from_secs(2), ready: Duration::from_secs(2) },
             queue_max: 8,
+            patience: twist.patience,
             canary: Canary { prompt: vec![1, 2], expected: twist.canary, kept_at: None },
             join: Seats(seats),
             driver,

@@ -30,6 +30,9 @@ impl Server {
     pub fn start_with(model: &Path, args: &[&str], cache: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
         command.arg("serve").arg(model).args(["--port", "0"]).args(args);
+        if !args.contains(&"--continue-s") {
+            command.args(["--continue-s", "0"]);
+        }
         command.env("BATON_CACHE", cache);
         let process = Baton::spawn(command);
         let (_, line) = process.log.wait("on http://", READY);
