@@ -90,25 +90,29 @@ impl Carry {
         }
     }
 
-    /// What still waits, for a ring that serves again.
+    /// What still waits, for a ring that serves again; [`Carry::over`] once it says so.
     pub(crate) fn take(&self) -> Option<(Carried, Owners)> {
         let held = self.lock().take();
-        self.published.hold(false);
         self.shared.changed.notify_all();
         held.map(|held| (held.replies, held.owners))
     }
 
+    /// New requests wait no more.
+    pub(crate) fn over(&self) {
+        self.published.hold(false);
+    }
+
     /// Ends the wait for nothing: all fail.
     pub(crate) fn fail(&self, failure: &Failure) {
+        self.over();
         if let Some((replies, owners)) = self.take() {
             tell(&owners, replies.fail(failure));
         }
     }
 
     fn expire(&self) {
-        let held = self.lock().take();
-        self.published.hold(false);
-        expired(held);
+        self.over();
+        expired(self.lock().take());
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Held>> {

@@ -153,6 +153,7 @@ impl<J: Join> Leader<J> {
         resume(&mut rounds, carry);
         self.driver.set_facts(self.facts(&rounds));
         self.driver.set_state(RingState::Ready);
+        carry.over();
         let served = self.serve(&mut rounds);
         let served = served.map_err(|error| inbox::first_cause(&links.inbound, error));
         match &served {

@@ -30,15 +30,17 @@ impl Scheduler {
         let mut rows = vec![0; self.slots.len()];
         let windows = self.pick_windows(&mut rows);
         self.admit(held);
-        let decoding = self.live().any(|s| !s.in_prompt());
-        let waits = decoding && self.debt.is_owed() && (windows > 0 || !self.flights.is_empty());
+        let replies = self.live().filter(|s| !s.in_prompt()).count() as u32;
+        let decoding = replies > 0;
+        let is_due = decoding && self.debt.is_due(&self.pace);
+        let waits = is_due && (windows > 0 || !self.flights.is_empty());
         let budget = if waits { 0 } else { self.limits.round_rows_max - windows };
         let prompt = self.pick_chunks(budget, decoding, &mut rows);
         let leaving = |slot: &Slot| matches!(slot, Slot::Leaving { .. });
         if windows == 0 && prompt == 0 && !self.slots.iter().any(leaving) {
             return None;
         }
-        self.debt.issued(&self.pace, decoding, windows, prompt);
+        self.debt.issued(&self.pace, self.limits.depth, replies, windows, prompt);
         let mode = if prompt > 0 { Mode::Prompt } else { Mode::Window };
         Some(self.issue(mode, windows, &rows))
     }
@@ -86,7 +88,8 @@ impl Scheduler {
         prompts.sort_unstable();
         for (_, left, _, id) in prompts {
             let most = self.limits.chunk_rows_max.min(budget);
-            let chunk = self.pace.chunk(left, most, decoding);
+            let prompt = self.stream(id).prefill;
+            let chunk = self.pace.chunk(prompt, left, most, decoding);
             rows[id.0 as usize] = chunk;
             budget -= chunk;
         }
