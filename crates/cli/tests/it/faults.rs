@@ -59,7 +59,7 @@ fn a_killed_rank_ends_replies_by_name_and_the_ring_comes_back() {
 fn replies_go_on_with_the_same_bytes_when_a_killed_rank_is_back() {
     let _turn = Turn::alone();
     let server = Server::ready(&TINY, &["--world", "3", "--threads", "1", "--continue-s", "30"]);
-    let mut bodies = ["the quick brown fox", "once upon a time"].map(|text| greedy(text, 2_000));
+    let mut bodies = ["the quick brown fox", "once upon a time"].map(|text| greedy(text, 600));
     for (seed, body) in bodies.iter_mut().enumerate() {
         body["ignore_eos"] = true.into();
         body["temperature"] = 2.into();
