@@ -98,6 +98,10 @@ impl Published {
         self.0.send_modify(|published| published.1 = holds);
     }
 
+    fn holds(&self) -> bool {
+        self.0.borrow().1
+    }
+
     fn refusal(&self) -> Option<RingState> {
         match &*self.0.borrow() {
             (RingState::Ready, _) | (RingState::Booting(_) | RingState::Waiting(_), true) => None,
@@ -228,7 +232,7 @@ impl Handle {
             self.served().await?;
             match self.submit_now(request.clone()).await {
                 // It broke meanwhile.
-                Err(Refusal::NotReady(_)) if self.refusal().is_none() => {
+                Err(Refusal::NotReady(_)) if self.commands.shared.state.holds() => {
                     tokio::task::yield_now().await;
                 }
                 verdict => return verdict,
