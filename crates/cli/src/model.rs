@@ -170,7 +170,9 @@ impl Model {
         fields.put("protocol", wire::limit::VERSION.to_string())?;
         fields.put("arith", self.settings.arith.to_string())?;
         fields.put("engine", ENGINE)?;
-        fields.put("config", format!("{:?}", self.checkpoint.config()))?;
+        for (name, value) in self.checkpoint.config().fields() {
+            fields.put(format!("config.{name}"), value)?;
+        }
         fields.put("row_dtype", RowDtype::F32.name())?;
         fields.put("planes", "1")?;
         fields.put("kv", self.settings.kv.name())?;

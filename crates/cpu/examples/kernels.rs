@@ -3,7 +3,8 @@
 //!
 //! `cargo run --release -p baton-cpu --example kernels [THREADS...] [FORMATS...] [SHAPES...]`
 //!
-//! A shape is named by a part of its name; with one, only linear layers run.
+//! A shape is named by a part of its name; with one, only linear layers run. `--arith=2` takes the
+//! other arithmetic.
 #![allow(clippy::unwrap_used, reason = "a measuring tool")]
 
 use std::sync::Arc;
@@ -62,6 +63,9 @@ fn main() {
     // Numbers are thread counts, other words formats or parts of shapes; none asks for all.
     let (threads, words): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|a| a.parse::<usize>().is_ok());
+    let (arith, words): (Vec<String>, Vec<String>) =
+        words.into_iter().partition(|a| a.starts_with("--arith="));
+    let arith: Arith = arith.first().map_or(Arith::One, |a| a[8..].parse().unwrap());
     let threads: Vec<usize> = threads.iter().map(|a| a.parse().unwrap()).collect();
     let threads = if threads.is_empty() { vec![1, 2] } else { threads };
     let (formats, shapes): (Vec<String>, Vec<String>) =
@@ -69,7 +73,7 @@ fn main() {
     let known = |format: &Format| formats.is_empty() || formats.contains(&format.to_string());
     let asked = |shape: &str| shapes.is_empty() || shapes.iter().any(|a| shape.contains(a));
     for threads in threads {
-        let cpu = Cpu::new(threads, Isa::Auto, Arith::One).unwrap();
+        let cpu = Cpu::new(threads, Isa::Auto, arith).unwrap();
         for format in FORMATS.into_iter().filter(known) {
             for shape in SHAPES.into_iter().filter(|&(_, _, name)| asked(name)) {
                 linear(&cpu, format, shape);
@@ -173,9 +177,10 @@ fn linear(cpu: &Cpu, format: Format, (outputs, cols, what): (usize, usize, &str)
         let best = best.over(walk);
         println!(
             "{{\"op\":\"project\",\"format\":\"{format}\",\"shape\":\"{what}\",\
-             \"outputs\":{outputs},\"k\":{cols},\"rows\":{rows},\"threads\":{},{},\
+             \"outputs\":{outputs},\"k\":{cols},\"rows\":{rows},\"threads\":{},\"arith\":{},{},\
              \"weight_gb_a_cpu_s\":{:.1}}}",
             cpu.threads(),
+            cpu.arith(),
             best.json(rows * outputs * cols),
             bytes.len() as f64 / best.cpu / 1e9,
         );

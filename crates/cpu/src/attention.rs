@@ -11,9 +11,9 @@ use arith::base::{CHUNK_KEYS, TILE_KEYS};
 use backend::RowMap;
 
 use crate::Level;
-#[cfg(target_arch = "x86_64")]
-use crate::attention_avx2;
 use crate::attention_scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::attention_vector;
 use crate::kv::Kv;
 use crate::pool::Pool;
 use crate::rows::{Cells, Rows};
@@ -166,6 +166,9 @@ impl Job<'_> {
                 for (h, head) in self.heads.clone().enumerate() {
                     let q = &self.q.row(row)[head * dim..(head + 1) * dim];
                     let sum = r * self.heads.len() + h;
+                    if r == 0 && tile < last {
+                        self.prefetch(self.kv.tile(table[tile + 1], kv_head), h);
+                    }
                     let weights = self.tile(q, visible, padded, scratch);
                     self.merge(tile, ends, sum, padded, weights, scratch);
                     if ends {
@@ -179,18 +182,42 @@ impl Job<'_> {
         }
     }
 
+    /// Asks memory for the share of the job's query head `h` in a tile: at decode a tile is read
+    /// but once, and pages are too short for the processor to see them coming.
+    fn prefetch(&self, tile: Tile<'_>, h: usize) {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        if self.level != Level::Scalar {
+            let share = (h, self.heads.len());
+            // SAFETY: the level says that the CPU has the features.
+            unsafe {
+                match tile {
+                    Tile::F16(k, v) => {
+                        attention_vector::prefetch_share_vector(k, share);
+                        attention_vector::prefetch_share_vector(v, share);
+                    }
+                    Tile::F32(k, v) => {
+                        attention_vector::prefetch_share_vector(k, share);
+                        attention_vector::prefetch_share_vector(v, share);
+                    }
+                }
+            }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = (tile, h);
+    }
+
     /// One tile's partial into `scratch.tile`.
     fn tile(&self, q: &[f32], visible: usize, padded: usize, s: &mut Scratch) -> Weights {
         let (k, v, o) = (&s.k[..], &s.v[..], &mut s.tile[..padded]);
         match self.level {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the level says that the CPU has the features; `grow` made room.
-            Level::Avx2 => unsafe {
-                attention_avx2::attend_tile_f32_avx2(q, k, v, visible, self.scale, o)
-            },
             Level::Scalar => {
                 attention_scalar::attend_tile_f32_scalar(q, k, v, visible, self.scale, o)
             }
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            // SAFETY: the level says that the CPU has the features; `grow` made room.
+            _ => unsafe {
+                attention_vector::attend_tile_f32_vector(q, k, v, visible, self.scale, o)
+            },
         }
     }
 
@@ -251,10 +278,10 @@ impl Scratch {
 /// Widens a tile into the scratch. Rows of values are padded to whole vectors.
 fn widen(level: Level, tile: Tile<'_>, dim: usize, s: &mut Scratch) {
     match level {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { attention_avx2::widen_tile_avx2(tile, dim, &mut s.k, &mut s.v) },
         Level::Scalar => attention_scalar::widen_tile_scalar(tile, dim, &mut s.k, &mut s.v),
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        // SAFETY: the level says that the CPU has the features.
+        _ => unsafe { attention_vector::widen_tile_vector(tile, dim, &mut s.k, &mut s.v) },
     }
 }
 
@@ -266,9 +293,9 @@ fn merge(level: Level, into: &mut Weights, o1: &mut [f32], next: Weights, o2: &[
     into.m = m;
     into.l = into.l.mul_add(f1, next.l * f2);
     match level {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { attention_avx2::merge_f32_avx2(o1, f1, o2, f2) },
         Level::Scalar => attention_scalar::merge_f32(o1, f1, o2, f2),
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        // SAFETY: the level says that the CPU has the features.
+        _ => unsafe { attention_vector::merge_f32_vector(o1, f1, o2, f2) },
     }
 }

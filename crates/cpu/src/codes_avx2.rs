@@ -1,9 +1,8 @@
-//! Packed codes and scales in vectors: what the kernels over block formats unpack.
+//! Packed codes in vectors: what the kernels over block formats unpack.
 
 use std::arch::x86_64::*;
 
-use crate::layout::{Layout, Scales, planes, strip_values};
-use crate::vector_avx2::load_halves;
+use crate::layout::{planes, strip_values};
 
 /// Values of a [`quad`].
 pub(crate) const QUAD: usize = 8;
@@ -45,7 +44,7 @@ pub(crate) unsafe fn quad<const BITS: usize>(strip: *const u8, v: usize) -> [__m
 /// `strip` points to the codes of a strip, which has the field.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn joined<const BITS: usize>(strip: *const u8, i: usize) -> __m256i {
+pub(crate) unsafe fn joined<const BITS: usize>(strip: *const u8, i: usize) -> __m256i {
     let (low, high) = const { planes(BITS) };
     // SAFETY: the planes of a strip follow each other.
     unsafe {
@@ -77,48 +76,4 @@ unsafe fn fields(bits: usize, plane: *const u8, i: usize, up: usize) -> __m256i 
         _mm256_srl_epi16(x, _mm_cvtsi32_si128((from - up) as i32))
     };
     _mm256_and_si256(moved, _mm256_set1_epi8(mask as i8))
-}
-
-/// The unit's own scales and offsets, which factors multiply; zeros in formats without factors.
-///
-/// # Safety
-/// `record` points to a record of `layout`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn heads(layout: Layout, record: *const u8) -> [__m256; 2] {
-    let mut heads = [_mm256_setzero_ps(); 2];
-    if layout.scales == Scales::Factors {
-        // SAFETY: the caller's promise.
-        unsafe {
-            heads[0] = load_halves(record.add(layout.head_at()));
-            if layout.offsets {
-                heads[1] = load_halves(record.add(layout.head_at() + 16));
-            }
-        }
-    }
-    heads
-}
-
-/// Eight scales or offsets of a block, `head` the unit's own.
-///
-/// # Safety
-/// `at` points to them.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn scales(scales: Scales, at: *const u8, head: __m256) -> __m256 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match scales {
-            Scales::F16 => load_halves(at),
-            Scales::Bf16 => {
-                let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
-            }
-            Scales::F32 => _mm256_loadu_ps(at.cast()),
-            Scales::Factors => {
-                let factors = _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast()));
-                _mm256_mul_ps(head, _mm256_cvtepi32_ps(factors))
-            }
-        }
-    }
 }

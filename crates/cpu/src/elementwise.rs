@@ -40,9 +40,9 @@ pub(crate) fn rope(
         unsafe {
             let row = row_of(&cells, r, width);
             match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::rotate_f32_avx2(row, dim, pairing, cos, sin),
                 Level::Scalar => rotate(row, dim, pairing, cos, sin),
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                _ => wide::rotate_f32_vector(row, dim, pairing, cos, sin),
             }
         }
     });
@@ -93,9 +93,9 @@ pub(crate) fn silu_mul(
         unsafe {
             let out = row_of(&cells, r, width);
             match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::silu_mul_f32_avx2(gate.row(r), up.row(r), out),
                 Level::Scalar => silu_mul_f32_scalar(gate.row(r), up.row(r), out),
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                _ => wide::silu_mul_f32_vector(gate.row(r), up.row(r), out),
             }
         }
     });
@@ -118,9 +118,9 @@ pub(crate) fn gate(pool: &Pool, level: Level, x: &mut Rows, gate: &Rows, rows: u
         unsafe {
             let x = row_of(&cells, r, width);
             match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::gate_f32_avx2(x, gate.row(r)),
                 Level::Scalar => gate_f32_scalar(x, gate.row(r)),
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                _ => wide::gate_f32_vector(x, gate.row(r)),
             }
         }
     });
@@ -155,23 +155,24 @@ pub(crate) fn embed(pool: &Pool, level: Level, table: &Linear, ids: &[u32], out:
         unsafe {
             let out = row_of(&cells, r, width);
             match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::embed_row_avx2(table, ids[r] as usize, out),
                 Level::Scalar => table.read_row(ids[r] as usize, out),
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                _ => wide::embed_row_vector(table, ids[r] as usize, out),
             }
         }
     });
 }
 
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::*;
-
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod wide {
     use super::*;
-    use crate::vector_avx2 as vector;
+    use crate::lanes::*;
+    use crate::vector;
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn rotate_f32_avx2(
+    /// # Safety
+    /// The CPU has the features of [`crate::lanes`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    pub(super) unsafe fn rotate_f32_vector(
         row: &mut [f32],
         dim: usize,
         pairing: Pairing,
@@ -181,35 +182,41 @@ mod avx2 {
         rotate(row, dim, pairing, cos, sin);
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn embed_row_avx2(table: &Linear, row: usize, out: &mut [f32]) {
+    /// # Safety
+    /// The CPU has the features of [`crate::lanes`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    pub(super) unsafe fn embed_row_vector(table: &Linear, row: usize, out: &mut [f32]) {
         table.read_row(row, out);
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn gate_f32_avx2(x: &mut [f32], gate: &[f32]) {
+    /// # Safety
+    /// The CPU has the features of [`crate::lanes`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    pub(super) unsafe fn gate_f32_vector(x: &mut [f32], gate: &[f32]) {
         let (eights, tail) = x.as_chunks_mut::<8>();
         let (gates, gate_tail) = gate.as_chunks::<8>();
         for (x, gate) in eights.iter_mut().zip(gates) {
             // SAFETY: eight values each.
             unsafe {
-                let gate = vector::sigmoid(_mm256_loadu_ps(gate.as_ptr()));
-                let y = _mm256_mul_ps(_mm256_loadu_ps(x.as_ptr()), gate);
-                _mm256_storeu_ps(x.as_mut_ptr(), vector::flush(y));
+                let gate = vector::sigmoid(load(gate.as_ptr()));
+                let y = mul(load(x.as_ptr()), gate);
+                store(x.as_mut_ptr(), vector::flush(y));
             }
         }
         gate_f32_scalar(tail, gate_tail);
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn silu_mul_f32_avx2(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    /// # Safety
+    /// The CPU has the features of [`crate::lanes`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    pub(super) unsafe fn silu_mul_f32_vector(gate: &[f32], up: &[f32], out: &mut [f32]) {
         let n = gate.len().min(up.len()).min(out.len());
         let eight = |gate: &[f32; 8], up: &[f32; 8], out: &mut [f32; 8]| {
             // SAFETY: eight values each.
             unsafe {
-                let gate = vector::silu(_mm256_loadu_ps(gate.as_ptr()));
-                let y = _mm256_mul_ps(gate, _mm256_loadu_ps(up.as_ptr()));
-                _mm256_storeu_ps(out.as_mut_ptr(), vector::flush(y));
+                let gate = vector::silu(load(gate.as_ptr()));
+                let y = mul(gate, load(up.as_ptr()));
+                store(out.as_mut_ptr(), vector::flush(y));
             }
         };
         let (gates, gate_tail) = gate[..n].as_chunks();

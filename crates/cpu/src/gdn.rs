@@ -10,9 +10,9 @@ use arith::gdn::{Gates, query_scale};
 use backend::{Gdn, Walk};
 
 use crate::Level;
-#[cfg(target_arch = "x86_64")]
-use crate::gdn_avx2;
 use crate::gdn_scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::gdn_vector;
 use crate::norm;
 use crate::pool::Pool;
 use crate::rows::{Cells, Rows, for_rows};
@@ -142,10 +142,10 @@ fn convolve_span(
     }
     let (each, window) = (&each[..shape.taps], &window[..shape.taps]);
     match level {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { gdn_avx2::convolve_f32_avx2(each, window, out) },
         Level::Scalar => gdn_scalar::convolve_f32_scalar(each, window, out),
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        // SAFETY: the level says that the CPU has the features.
+        _ => unsafe { gdn_vector::convolve_f32_vector(each, window, out) },
     }
     let (width, scale) = (shape.key_width(), query_scale(shape.key_dim));
     for (i, head) in out.chunks_exact_mut(shape.key_dim).enumerate() {
@@ -155,10 +155,10 @@ fn convolve_span(
         }
         let scale = (at < width).then_some(scale);
         match level {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the level says that the CPU has the features.
-            Level::Avx2 => unsafe { norm::l2_norm_f32_avx2(head, scale) },
             Level::Scalar => norm::l2_norm_f32_scalar(head, scale),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            // SAFETY: the level says that the CPU has the features.
+            _ => unsafe { norm::l2_norm_f32_vector(head, scale) },
         }
     }
 }
@@ -194,10 +194,10 @@ pub(crate) fn gates(
         let (beta, decay) = out.split_at_mut(heads);
         let heads = Heads { b: b.row(r), a: a.row(r), dt_bias, amplitude };
         match level {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the level says that the CPU has the features.
-            Level::Avx2 => unsafe { gdn_avx2::gates_f32_avx2(heads, beta, decay) },
             Level::Scalar => gdn_scalar::gates_f32_scalar(heads, beta, decay),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            // SAFETY: the level says that the CPU has the features.
+            _ => unsafe { gdn_vector::gates_f32_vector(heads, beta, decay) },
         }
     });
 }
@@ -292,11 +292,11 @@ pub(crate) fn delta(
                 tile.resize(values, 0.0);
             }
             match level {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: one job has each strip; the level says that the CPU has the features.
-                Level::Avx2 => unsafe { gdn_avx2::delta_f32_avx2(&strip, tile) },
                 // SAFETY: one job has each strip.
                 Level::Scalar => unsafe { gdn_scalar::delta_f32_scalar(&strip, tile) },
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                // SAFETY: one job has each strip; the level says that the CPU has the features.
+                _ => unsafe { gdn_vector::delta_f32_vector(&strip, tile) },
             }
         });
     };

@@ -12,12 +12,13 @@ use std::ops::Range;
 use arith::base::SLICE_VALUES;
 use arith::linear::{GROUPS, group_slices};
 
-use crate::codes_avx2::{QUAD, heads, quad, scales};
-use crate::gemv_avx2::store;
+use crate::codes_avx2::{QUAD, quad};
 use crate::layout::{Layout, strip_values};
 use crate::pack::{LANES, Linear};
 use crate::project::{GEMM_PANELS, Inputs, Outputs};
 use crate::quantise::Activations;
+use crate::scales_vector::{heads, scales};
+use crate::vector::put_groups;
 
 /// 16-bit lanes of a vector.
 const HALVES: usize = 16;
@@ -224,7 +225,7 @@ impl Job<'_> {
                 let lanes = self.linear.lanes(panel);
                 // SAFETY: the caller's promise.
                 let out = unsafe { self.out.panel(row + r, panel, lanes) };
-                store(std::array::from_fn(|k| groups[k][r][p]), a16.spoilt[row + r], out);
+                put_groups(std::array::from_fn(|k| groups[k][r][p]), a16.spoilt[row + r], out);
             }
         }
         R

@@ -10,19 +10,19 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use arith::base::SLICE_VALUES;
-use arith::float::SPOILT;
 use arith::format::{Format, Mlx, Scales};
 use arith::linear::{GROUPS, group_slices};
 
-use crate::codes_avx2::{QUAD, heads, quad, scales};
+use crate::codes_avx2::{QUAD, quad};
 use crate::layout::{Layout, strip_values};
-use crate::pack::{LANES, Linear};
+use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx2::flush;
+use crate::scales_vector::{heads, scales};
+use crate::vector::put_groups;
 
 /// Formats whose kernels know their whole layout when compiled; those of others know their bits.
-const KNOWN: [Format; 8] = [
+pub(crate) const KNOWN: [Format; 8] = [
     Format::Q4_0,
     Format::Q4_1,
     Format::Q8_0,
@@ -33,7 +33,7 @@ const KNOWN: [Format; 8] = [
     Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::F16 }),
 ];
 /// No index of [`KNOWN`].
-const OTHER: usize = KNOWN.len();
+pub(crate) const OTHER: usize = KNOWN.len();
 
 /// Outputs of `panels` for `rows`.
 ///
@@ -100,7 +100,7 @@ unsafe fn gemv<const BITS: usize, const KIND: usize>(
 }
 
 /// The layout of kind `kind`; any for [`OTHER`].
-const fn layout_of(kind: usize) -> Layout {
+pub(crate) const fn layout_of(kind: usize) -> Layout {
     Layout::of(KNOWN[kind % KNOWN.len()])
 }
 
@@ -159,7 +159,7 @@ unsafe fn panel_rows<const BITS: usize, const KIND: usize, const R: usize>(
     for r in 0..R {
         // SAFETY: the caller's promise.
         let out = unsafe { out.panel(row + r, panel, linear.lanes(panel)) };
-        store(std::array::from_fn(|k| groups[k][r]), a16.spoilt[row + r], out);
+        put_groups(std::array::from_fn(|k| groups[k][r]), a16.spoilt[row + r], out);
     }
     R
 }
@@ -217,24 +217,6 @@ unsafe fn scale<const R: usize>(
             }
         }
     }
-}
-
-/// The tree over the groups, flushed, to as many outputs as `out` has.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn store(g: [__m256; GROUPS], spoilt: bool, out: &mut [f32]) {
-    if spoilt {
-        return out.fill(SPOILT);
-    }
-    let add = |a, b| _mm256_add_ps(a, b);
-    let low = add(add(g[0], g[1]), add(g[2], g[3]));
-    let high = add(add(g[4], g[5]), add(g[6], g[7]));
-    let sum = flush(add(low, high));
-    let mut lanes = [0.0; LANES];
-    // SAFETY: eight floats are eight lanes.
-    unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sum) };
-    let len = out.len();
-    out.copy_from_slice(&lanes[..len]);
 }
 
 /// The integer dots of one block of `values` codes with R rows, the rows `stride` apart. Each kind

@@ -179,14 +179,14 @@ impl Target<'_> {
 /// [`arith::float::f32_to_f16`] of every value.
 fn narrow(level: Level, from: &[f32], to: &mut [u16]) {
     match level {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { crate::attention_avx2::narrow_f32_f16_avx2(from, to) },
         Level::Scalar => {
             for (to, &x) in to.iter_mut().zip(from) {
                 *to = arith::float::f32_to_f16(x);
             }
         }
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        // SAFETY: the level says that the CPU has the features.
+        _ => unsafe { crate::attention_vector::narrow_f32_f16_vector(from, to) },
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn halves_equal_the_reference_for_all_kinds_of_values() {
         let Ok(level) = Level::vector() else { return };
         // Every 61st f32, and all around the ends of the normal halves.

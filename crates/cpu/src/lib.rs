@@ -1,28 +1,53 @@
-//! The CPU backend: AVX2 kernels chosen at run time and their scalar twins, byte-equal to
-//! [`arith`] for any row count and any number of threads.
+//! The CPU backend: AVX2, AVX-512 and NEON kernels chosen at run time and their scalar twins,
+//! byte-equal to [`arith`] for any row count and any number of threads.
 //!
 //! Weights are packed at load ([`Linear`]); an op is cut by its shape alone into jobs that the
 //! crate's own thread pool claims. After its first call at a size an op allocates nothing.
 
 mod attention;
-#[cfg(target_arch = "x86_64")]
-mod attention_avx2;
 mod attention_scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod attention_vector;
+#[cfg(target_arch = "x86_64")]
+mod bytes_avx2;
 #[cfg(target_arch = "x86_64")]
 mod codes_avx2;
+#[cfg(target_arch = "x86_64")]
+mod codes_avx512;
+#[cfg(target_arch = "aarch64")]
+mod codes_neon;
 mod elementwise;
-#[cfg(target_arch = "x86_64")]
-mod floats_avx2;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod floats_vector;
 mod gdn;
-#[cfg(target_arch = "x86_64")]
-mod gdn_avx2;
 mod gdn_scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod gdn_vector;
+#[cfg(target_arch = "x86_64")]
+mod gemm_a8_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemm_a8_avx512;
 #[cfg(target_arch = "x86_64")]
 mod gemm_avx2;
 #[cfg(target_arch = "x86_64")]
+mod gemm_avx512;
+#[cfg(target_arch = "x86_64")]
+mod gemv_a8_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemv_a8_avx512;
+#[cfg(target_arch = "x86_64")]
 mod gemv_avx2;
+#[cfg(target_arch = "x86_64")]
+mod gemv_avx512;
 mod kv;
+#[cfg(target_arch = "x86_64")]
+mod lanes_avx2;
+#[cfg(target_arch = "aarch64")]
+mod lanes_neon;
 mod layout;
+mod limits;
+#[cfg(target_arch = "aarch64")]
+mod linear_neon;
 mod memory;
 mod norm;
 mod pack;
@@ -33,20 +58,29 @@ mod project_scalar;
 mod quantise;
 mod quantise_a8;
 mod rows;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod scales_vector;
 mod state;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod vector;
 #[cfg(target_arch = "x86_64")]
-mod vector_avx2;
+mod vector_avx512;
 
 use arith::base::Arith;
 use arith::format::{Matrix, read_float};
 use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
 pub use kv::Kv;
+pub use limits::{Limits, limits};
 pub use memory::free_bytes;
 pub use pack::Linear;
 pub use rows::Rows;
 pub use state::{State, TAPS_MAX};
 
+#[cfg(target_arch = "x86_64")]
+use lanes_avx2 as lanes;
+#[cfg(target_arch = "aarch64")]
+use lanes_neon as lanes;
 use pool::Pool;
 
 /// Most threads of one backend.
@@ -62,6 +96,12 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C, or an error.
     Avx2,
+    /// AVX-512 (F, BW, VL, DQ and VNNI) for linear layers, AVX2 for the rest, or an error.
+    Avx512,
+    /// NEON as every 64-bit ARM has it, or an error.
+    Neon,
+    /// NEON with the dot product, or an error.
+    NeonDot,
 }
 
 /// The kernels in use.
@@ -70,26 +110,88 @@ pub(crate) enum Level {
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
 }
 
 impl Level {
-    /// The vector level, if the CPU has all its features.
+    /// The kernels that `isa` asks for, or what the CPU lacks of them.
+    fn of(isa: Isa) -> Result<Self, &'static str> {
+        match isa {
+            Isa::Scalar => Ok(Self::Scalar),
+            Isa::Auto => Ok(Self::vector().unwrap_or(Self::Scalar)),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Self::avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Self::avx512(),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Ok(Self::Neon),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot => Self::vector().and_then(|level| match level {
+                Self::NeonDot => Ok(level),
+                _ => Err("the dot product of NEON"),
+            }),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => Err("AVX2"),
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::Neon | Isa::NeonDot => Err("NEON"),
+        }
+    }
+
+    /// The fastest vector level, or the feature that the CPU lacks of any.
     fn vector() -> Result<Self, &'static str> {
         #[cfg(target_arch = "x86_64")]
+        return Self::avx512().or(Self::avx2());
+        #[cfg(target_arch = "aarch64")]
         {
-            if !is_x86_feature_detected!("avx2") {
-                return Err("AVX2");
-            }
-            if !is_x86_feature_detected!("fma") {
-                return Err("FMA");
-            }
-            if !is_x86_feature_detected!("f16c") {
-                return Err("F16C");
-            }
-            Ok(Self::Avx2)
+            let dot = std::arch::is_aarch64_feature_detected!("dotprod");
+            Ok(if dot { Self::NeonDot } else { Self::Neon })
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        Err("AVX2")
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        Err("AVX2 or NEON")
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx2() -> Result<Self, &'static str> {
+        if !is_x86_feature_detected!("avx2") {
+            return Err("AVX2");
+        }
+        if !is_x86_feature_detected!("fma") {
+            return Err("FMA");
+        }
+        if !is_x86_feature_detected!("f16c") {
+            return Err("F16C");
+        }
+        Ok(Self::Avx2)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx512() -> Result<Self, &'static str> {
+        Self::avx2()?;
+        let features = [
+            ("AVX-512F", is_x86_feature_detected!("avx512f")),
+            ("AVX-512BW", is_x86_feature_detected!("avx512bw")),
+            ("AVX-512VL", is_x86_feature_detected!("avx512vl")),
+            ("AVX-512DQ", is_x86_feature_detected!("avx512dq")),
+            ("AVX-512 VNNI", is_x86_feature_detected!("avx512vnni")),
+        ];
+        match features.into_iter().find(|&(_, here)| !here) {
+            Some((feature, _)) => Err(feature),
+            None => Ok(Self::Avx512),
+        }
+    }
+
+    /// Whether the linear kernels of arith 1 multiply the bytes of activations.
+    fn multiplies_bytes(self) -> bool {
+        match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon | Self::NeonDot => true,
+            _ => false,
+        }
     }
 
     fn name(self) -> &'static str {
@@ -97,6 +199,12 @@ impl Level {
             Self::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot => "neon with dot product",
         }
     }
 }
@@ -121,19 +229,13 @@ impl Cpu {
             n => n,
         };
         let name = model_name();
-        let level = match (isa, Level::vector()) {
-            (Isa::Scalar, _) | (Isa::Auto, Err(_)) => Level::Scalar,
-            (_, Ok(level)) => level,
-            (Isa::Avx2, Err(feature)) => {
-                return Err(BackendError::Unsupported {
-                    device: name,
-                    feature: feature.to_owned(),
-                    hint: "its vector kernels need AVX2, FMA and F16C; the scalar ones give the \
-                           same bytes, slowly"
-                        .to_owned(),
-                });
-            }
-        };
+        let level = Level::of(isa).map_err(|feature| BackendError::Unsupported {
+            device: name.clone(),
+            feature: feature.to_owned(),
+            hint: "its vector kernels need AVX2, FMA and F16C, AVX-512 with VNNI besides, or \
+                   NEON; the scalar ones give the same bytes, slowly"
+                .to_owned(),
+        })?;
         let refused = |expected: String, found: String| BackendError::Shape {
             what: "compute threads".to_owned(),
             expected,

@@ -27,9 +27,9 @@ pub(crate) fn rms_norm(
         unsafe {
             let out = cells.slice(r * width, width);
             match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2::norm_f32_avx2(x.row(r), w, eps, out),
                 Level::Scalar => norm_f32_scalar(x.row(r), w, eps, out),
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                _ => wide::norm_f32_vector(x.row(r), w, eps, out),
             }
         }
     });
@@ -45,10 +45,10 @@ pub(crate) fn head_norm(pool: &Pool, level: Level, x: &mut Rows, w: &[f32], eps:
         let row = unsafe { cells.slice(r * width, width) };
         for x in row.chunks_exact_mut(w.len()) {
             match level {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: the level says that the CPU has the features.
-                Level::Avx2 => unsafe { avx2::head_norm_f32_avx2(x, w, eps) },
                 Level::Scalar => head_norm_f32_scalar(x, w, eps),
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                // SAFETY: the level says that the CPU has the features.
+                _ => unsafe { wide::head_norm_f32_vector(x, w, eps) },
             }
         }
     });
@@ -74,10 +74,10 @@ pub(crate) fn gated_norm(
         let heads = row.chunks_exact_mut(w.len());
         for (x, z) in heads.zip(z.row(r).chunks_exact(w.len())) {
             match level {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: the level says that the CPU has the features.
-                Level::Avx2 => unsafe { avx2::gated_norm_f32_avx2(x, w, z, eps) },
                 Level::Scalar => gated_norm_f32_scalar(x, w, z, eps),
+                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+                // SAFETY: the level says that the CPU has the features.
+                _ => unsafe { wide::gated_norm_f32_vector(x, w, z, eps) },
             }
         }
     });
@@ -164,81 +164,86 @@ pub(crate) fn l2_norm_f32_scalar(x: &mut [f32], scale: Option<f32>) {
     l2_scale(x, l2_factor(squares_f32_scalar(x)), scale);
 }
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::l2_norm_f32_avx2;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use wide::l2_norm_f32_vector;
 
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::*;
-
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod wide {
     use super::*;
-    use crate::vector_avx2 as vector;
+    use crate::lanes::*;
+    use crate::vector;
 
     /// The sum of squares in 32 strided lanes.
     #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn squares_f32_avx2(x: &[f32]) -> f32 {
-        let mut acc = [_mm256_setzero_ps(); 4];
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    fn squares_f32_vector(x: &[f32]) -> f32 {
+        let mut acc = [zero(); 4];
         let whole = x.chunks_exact(LANES);
         let tail = whole.remainder();
         for x in whole {
             for (j, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: 8 of the chunk's 32 values.
-                let x = unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * j)) };
-                *acc = _mm256_fmadd_ps(x, x, *acc);
+                let x = unsafe { load(x.as_ptr().add(8 * j)) };
+                *acc = fma(x, x, *acc);
             }
         }
         if !tail.is_empty() {
             let mut lanes = [0.0; LANES];
             for (j, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: 8 of 32 lanes.
-                unsafe { _mm256_storeu_ps(lanes.as_mut_ptr().add(8 * j), *acc) };
+                unsafe { store(lanes.as_mut_ptr().add(8 * j), *acc) };
             }
             add_squares(tail, &mut lanes);
             for (j, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: 8 of 32 lanes.
-                *acc = unsafe { _mm256_loadu_ps(lanes.as_ptr().add(8 * j)) };
+                *acc = unsafe { load(lanes.as_ptr().add(8 * j)) };
             }
         }
         vector::fold(acc)
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn norm_f32_avx2(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+    /// # Safety
+    /// The CPU has the features of [`crate::lanes`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    pub(super) unsafe fn norm_f32_vector(x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
         if is_spoilt(x) {
             return out.fill(SPOILT);
         }
-        let r = reciprocal_root(squares_f32_avx2(x), x.len(), eps);
+        let r = reciprocal_root(squares_f32_vector(x), x.len(), eps);
         for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
             *out = flush((x * r) * w);
         }
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn head_norm_f32_avx2(x: &mut [f32], w: &[f32], eps: f32) {
+    /// # Safety
+    /// The CPU has the features of [`crate::lanes`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    pub(super) unsafe fn head_norm_f32_vector(x: &mut [f32], w: &[f32], eps: f32) {
         if is_spoilt(x) {
             return x.fill(SPOILT);
         }
-        let r = reciprocal_root(squares_f32_avx2(x), x.len(), eps);
+        let r = reciprocal_root(squares_f32_vector(x), x.len(), eps);
         scale_by(x, r, w);
     }
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn gated_norm_f32_avx2(x: &mut [f32], w: &[f32], z: &[f32], eps: f32) {
+    /// # Safety
+    /// The CPU has the features of [`crate::lanes`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    pub(super) unsafe fn gated_norm_f32_vector(x: &mut [f32], w: &[f32], z: &[f32], eps: f32) {
         if is_spoilt(x) {
             return x.fill(SPOILT);
         }
-        let r = reciprocal_root(squares_f32_avx2(x), x.len(), eps);
+        let r = reciprocal_root(squares_f32_vector(x), x.len(), eps);
         let n = x.len().min(w.len()).min(z.len());
         let whole = n / 8 * 8;
         for i in (0..whole).step_by(8) {
             // SAFETY: eight values of each from `i` on.
             unsafe {
                 let at = x.as_mut_ptr().add(i);
-                let y = _mm256_mul_ps(_mm256_loadu_ps(at), _mm256_set1_ps(r));
-                let y = _mm256_mul_ps(y, _mm256_loadu_ps(w.as_ptr().add(i)));
-                let z = vector::silu(_mm256_loadu_ps(z.as_ptr().add(i)));
-                _mm256_storeu_ps(at, vector::flush(_mm256_mul_ps(y, z)));
+                let y = mul(load(at), splat(r));
+                let y = mul(y, load(w.as_ptr().add(i)));
+                let z = vector::silu(load(z.as_ptr().add(i)));
+                store(at, vector::flush(mul(y, z)));
             }
         }
         for i in whole..n {
@@ -247,12 +252,15 @@ mod avx2 {
     }
 
     /// [`arith::gdn::l2_norm`].
+    ///
+    /// # Safety
+    /// The CPU has the features of [`crate::lanes`].
     #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn l2_norm_f32_avx2(x: &mut [f32], scale: Option<f32>) {
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    pub(crate) unsafe fn l2_norm_f32_vector(x: &mut [f32], scale: Option<f32>) {
         if is_spoilt(x) {
             return x.fill(SPOILT);
         }
-        l2_scale(x, l2_factor(squares_f32_avx2(x)), scale);
+        l2_scale(x, l2_factor(squares_f32_vector(x)), scale);
     }
 }

@@ -1,31 +1,31 @@
 //! A fork-join pool: persistent workers that spin briefly, then park.
 //!
-//! A job is a function over the indices `0 .. count`; whoever is free claims the next index, the
-//! caller included, so a worker that the system has put aside delays nothing but the index it
-//! holds. The fast path takes no lock and allocates nothing. What an index computes depends on the
-//! index alone, so results never depend on who ran it.
+//! A job is a function over the indices `0 .. count`. Each thread gets a run of neighbours in a
+//! seat of its own and takes them in order; when it has none left it moves the later half of
+//! another's run to its own seat, the caller included: a worker that the system has put aside
+//! delays nothing but the index it holds. Runs let every thread read memory in one stream, and
+//! threads meet on a cache line only where work is handed over: a line's way between cores costs as
+//! much as a small index. The fast path takes no lock and allocates nothing. What an index computes
+//! depends on the index alone, so results never depend on who ran it.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
-/// Low bits of a ticket: the next index. The rest: the number of the job.
-const INDEX_BITS: u32 = 24;
-const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
-/// The index of a ticket whose job is being written.
-const CLOSED: u64 = INDEX_MASK;
-/// Polls before an idle worker starts to yield: some tens of microseconds, longer than the serial
-/// ops between two projections of a layer.
-const SPINS: u32 = 2_000;
-/// Yields after the spins, before a park.
-const YIELDS: u32 = 16;
-/// How long the caller naps between looks at a job that others hold.
-const NAP: Duration = Duration::from_micros(50);
+/// How long whoever waits polls without a yield: longer than what is serial between two
+/// projections of a layer.
+const SPIN: Duration = Duration::from_micros(15);
+/// How long an idle worker polls before it parks, and the caller at a job that others hold: longer
+/// than what is serial between two tokens, short beside a turn of the system's scheduler.
+const WAIT: Duration = Duration::from_micros(150);
+/// Polls between two looks at the clock.
+const POLLS: u32 = 32;
 
 thread_local! {
     /// Set inside a job: a job that starts another runs it by itself.
@@ -39,17 +39,32 @@ struct Padded<T>(T);
 
 type Call = unsafe fn(*const (), usize);
 
+/// A thread's share of a job, and the job: one cache line brings both.
+///
+/// The fields of a job are written while the seat is empty, before `run` is, and read only after an
+/// index was claimed from `run`: whoever claims one has those of the job at work, however long it
+/// slept before, and the job waits for it.
 #[derive(Default)]
-struct Shared {
-    /// Job number and next index, see [`INDEX_BITS`].
-    ticket: Padded<AtomicU64>,
-    /// Finished indices of the running job.
-    done: Padded<AtomicUsize>,
-    /// `Call` of the running job.
+struct Seat {
+    /// The run's first index in the upper half, its end in the lower; see [`indices`].
+    run: AtomicU64,
+    /// `Call` of the job.
     call: AtomicPtr<()>,
     /// Its closure.
     context: AtomicPtr<()>,
-    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// The caller's, then one a worker.
+    seats: Vec<Padded<Seat>>,
+    /// All seats have their share of the job at work.
+    open: AtomicBool,
+    /// Indices of the job at work that are not finished.
+    left: Padded<AtomicUsize>,
+    /// The caller is parked until the job is finished.
+    waits: AtomicBool,
+    caller: Mutex<Option<Thread>>,
     /// A caller is inside `run`.
     busy: AtomicBool,
     stop: AtomicBool,
@@ -71,6 +86,7 @@ impl Pool {
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
         let workers = threads.saturating_sub(1);
         let shared = Arc::new(Shared {
+            seats: (0..=workers).map(|_| Padded::default()).collect(),
             sleeping: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             ..Shared::default()
         });
@@ -79,7 +95,7 @@ impl Pool {
             let shared = Arc::clone(&shared);
             let worker = thread::Builder::new()
                 .name(format!("baton-cpu-{}", me + 1))
-                .spawn(move || shared.serve(me))?;
+                .spawn(move || shared.serve(me + 1))?;
             pool.workers.push(worker);
         }
         Ok(pool)
@@ -94,18 +110,17 @@ impl Pool {
     /// them is raised here once no thread is inside the job. A second caller, or a job inside a
     /// job, runs its indices itself.
     pub(crate) fn run<F: Fn(usize) + Sync>(&self, count: usize, f: &F) {
-        assert!((count as u64) < CLOSED, "a job of {count} indices");
+        assert!(u32::try_from(count).is_ok(), "a job of {count} indices");
         let shared = &*self.shared;
         let alone = count <= 1 || self.workers.is_empty() || INSIDE.get();
         if alone || shared.busy.swap(true, Ordering::Acquire) {
             (0..count).for_each(f);
             return;
         }
-        let job = (shared.ticket.0.load(Ordering::Relaxed) >> INDEX_BITS) + 1;
-        shared.publish(job, count, f);
-        self.wake(count - 1);
-        shared.work(job);
-        shared.join(count);
+        let seats = shared.publish(count, f);
+        self.wake(seats - 1);
+        shared.work(0);
+        shared.join();
         let failed = shared.failed.swap(false, Ordering::Relaxed);
         let payload = failed.then(|| {
             let mut slot = shared.payload.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,20 +132,15 @@ impl Pool {
         }
     }
 
-    /// Unparks up to `wanted` sleepers.
+    /// Unparks those of the first `wanted` workers that sleep.
     fn wake(&self, wanted: usize) {
         let shared = &*self.shared;
         if shared.asleep.0.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let mut left = wanted;
-        for (flag, worker) in shared.sleeping.iter().zip(&self.workers) {
-            if left == 0 {
-                break;
-            }
+        for (flag, worker) in shared.sleeping.iter().zip(&self.workers).take(wanted) {
             if flag.swap(false, Ordering::SeqCst) {
                 worker.thread().unpark();
-                left -= 1;
             }
         }
     }
@@ -157,117 +167,220 @@ unsafe fn call_index<F: Fn(usize) + Sync>(context: *const (), index: usize) {
     f(index);
 }
 
-impl Shared {
-    /// Opens job `job`. The ticket is closed first, so that nobody who still holds an older
-    /// ticket can claim an index with the fields written here (those are release stores: who reads
-    /// one of them also sees the closed ticket, and its claim fails).
-    fn publish<F: Fn(usize) + Sync>(&self, job: u64, count: usize, f: &F) {
-        let call: Call = call_index::<F>;
-        self.ticket.0.store(job << INDEX_BITS | CLOSED, Ordering::SeqCst);
-        self.done.0.store(0, Ordering::Relaxed);
-        self.call.store(call as *mut (), Ordering::Release);
-        let context = std::ptr::from_ref(f).cast::<()>().cast_mut();
-        self.context.store(context, Ordering::Release);
-        self.count.store(count, Ordering::Release);
-        self.ticket.0.store(job << INDEX_BITS, Ordering::SeqCst);
+/// The indices of a [`Seat::run`].
+fn indices(run: u64) -> Range<u64> {
+    run >> 32..run & u64::from(u32::MAX)
+}
+
+impl Seat {
+    /// Takes what `split` leaves of the run: the run that stays and the indices that are taken.
+    /// `None` where the run is empty.
+    fn take(&self, split: impl Fn(Range<u64>) -> (Range<u64>, Range<u64>)) -> Option<Range<u64>> {
+        let mut run = self.run.load(Ordering::Relaxed);
+        loop {
+            let all = indices(run);
+            if all.is_empty() {
+                return None;
+            }
+            let (stays, taken) = split(all);
+            let stays = stays.start << 32 | stays.end;
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            match self.run.compare_exchange_weak(run, stays, order.0, order.1) {
+                Ok(_) => return Some(taken),
+                Err(found) => run = found,
+            }
+        }
     }
 
-    /// Claims and runs indices of job `job` until none is left.
-    fn work(&self, job: u64) {
+    /// Claims the first index.
+    fn claim(&self) -> Option<usize> {
+        let first = self.take(|all| (all.start + 1..all.end, all.start..all.start + 1))?;
+        Some(first.start as usize)
+    }
+
+    /// Claims the last index.
+    fn claim_last(&self) -> Option<usize> {
+        let last = self.take(|all| (all.start..all.end - 1, all.end - 1..all.end))?;
+        Some(last.start as usize)
+    }
+
+    /// Moves the later half of the run to `to`, an empty seat that is the thread's own; whether
+    /// there was any.
+    fn move_half(&self, to: &Self) -> bool {
+        let half = |all: Range<u64>| {
+            let middle = (all.start + all.end) / 2;
+            (all.start..middle, middle..all.end)
+        };
+        let Some(taken) = self.take(half) else { return false };
+        // The job waits for what was taken, so these are its fields still.
+        to.call.store(self.call.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.context.store(self.context.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.run.store(taken.start << 32 | taken.end, Ordering::Release);
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        indices(self.run.load(Ordering::SeqCst)).is_empty()
+    }
+}
+
+impl Shared {
+    /// Hands job `f` out; gives how many seats have a share. All seats are empty, since the job
+    /// before is finished.
+    fn publish<F: Fn(usize) + Sync>(&self, count: usize, f: &F) -> usize {
+        let call: Call = call_index::<F>;
+        let context = std::ptr::from_ref(f).cast::<()>().cast_mut();
+        self.open.store(false, Ordering::Relaxed);
+        self.left.0.store(count, Ordering::Relaxed);
+        let seats = self.seats.len().min(count);
+        let start = |seat: usize| (seat * count / seats) as u64;
+        // The caller's last, so that the workers see theirs first.
+        for (seat, Padded(to)) in self.seats[..seats].iter().enumerate().rev() {
+            to.call.store(call as *mut (), Ordering::Relaxed);
+            to.context.store(context, Ordering::Relaxed);
+            to.run.store(start(seat) << 32 | start(seat + 1), Ordering::Release);
+        }
+        self.open.store(true, Ordering::Release);
+        // Runs before flags: see `sleep`.
+        fence(Ordering::SeqCst);
+        seats
+    }
+
+    /// Runs indices of the seat, then of others' until none is left.
+    fn work(&self, me: usize) {
         INSIDE.set(true);
+        let (before, rest) = self.seats.split_at(me);
+        let own = &rest[0].0;
+        let others = rest[1..].iter().chain(before);
+        let mut finished = 0;
         loop {
-            let ticket = self.ticket.0.load(Ordering::Acquire);
-            let call = self.call.load(Ordering::Acquire);
-            let context = self.context.load(Ordering::Acquire);
-            let index = (ticket & INDEX_MASK) as usize;
-            let over = index >= self.count.load(Ordering::Acquire);
-            if ticket >> INDEX_BITS != job || over {
-                break;
+            while let Some(index) = own.claim() {
+                self.call(own, index);
+                finished += 1;
             }
-            let order = (Ordering::AcqRel, Ordering::Relaxed);
-            let claim = self.ticket.0.compare_exchange_weak(ticket, ticket + 1, order.0, order.1);
-            if claim.is_err() {
-                std::hint::spin_loop();
+            // Only who has finished an index and not said so keeps the job from its end, and the
+            // next one from being written to this seat while a half is moved there.
+            if finished > 0 {
+                if !others.clone().any(|other| other.0.move_half(own)) {
+                    break;
+                }
                 continue;
             }
-            if !self.failed.load(Ordering::Relaxed) {
-                let run = || {
-                    // SAFETY: the claim succeeded, so the fields are those of this job, written
-                    // by `publish` from a `Call`; its caller waits for this index in `join`, so
-                    // the closure lives.
-                    unsafe {
-                        let call = std::mem::transmute::<*mut (), Call>(call);
-                        call(context, index);
-                    }
-                };
-                if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(run)) {
-                    let mut slot = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
-                    slot.get_or_insert(payload);
-                    self.failed.store(true, Ordering::Relaxed);
-                }
+            let last = others.clone().find_map(|other| Some((&other.0, other.0.claim_last()?)));
+            let Some((other, index)) = last else { break };
+            self.call(other, index);
+            finished += 1;
+            while !self.open.load(Ordering::Acquire) {
+                std::hint::spin_loop();
             }
-            self.done.0.fetch_add(1, Ordering::AcqRel);
         }
         INSIDE.set(false);
+        // The closure and the results are the caller's again once `left` is 0.
+        if finished > 0 && self.left.0.fetch_sub(finished, Ordering::SeqCst) == finished {
+            self.report();
+        }
     }
 
-    /// Waits for the indices that others hold.
-    fn join(&self, count: usize) {
-        let mut turns = 0_u32;
-        while self.done.0.load(Ordering::Acquire) != count {
-            turns = turns.saturating_add(1);
-            match turns {
-                0..SPINS => std::hint::spin_loop(),
-                SPINS..4_000 => thread::yield_now(),
-                _ => thread::sleep(NAP),
+    fn call(&self, seat: &Seat, index: usize) {
+        if self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let call = seat.call.load(Ordering::Relaxed);
+        let context = seat.context.load(Ordering::Relaxed);
+        let run = || {
+            // SAFETY: the index was claimed from the seat, so its fields are those of the job at
+            // work, written by `publish` from a `Call`; its caller waits for this index in `join`,
+            // so the closure lives.
+            unsafe {
+                let call = std::mem::transmute::<*mut (), Call>(call);
+                call(context, index);
+            }
+        };
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(run)) {
+            let mut slot = self.payload.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.get_or_insert(payload);
+            self.failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for the indices that others hold. A parked caller leaves its core to a worker that
+    /// the system has put aside.
+    fn join(&self) {
+        if spin(|| self.left.0.load(Ordering::Acquire) == 0) {
+            return;
+        }
+        let caller = || self.caller.lock().unwrap_or_else(PoisonError::into_inner);
+        *caller() = Some(thread::current());
+        self.waits.store(true, Ordering::SeqCst);
+        while self.left.0.load(Ordering::SeqCst) != 0 {
+            thread::park();
+        }
+        self.waits.store(false, Ordering::SeqCst);
+        *caller() = None;
+    }
+
+    /// Wakes the caller of a job that is finished. The flag is up before `left` is read again and
+    /// `work` writes `left` before it reads the flag, so one of the two sees the other.
+    fn report(&self) {
+        if self.waits.load(Ordering::SeqCst) {
+            let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(caller) = &*caller {
+                caller.unpark();
             }
         }
     }
 
     /// A worker's life.
     fn serve(&self, me: usize) {
-        let mut last = 0;
-        while let Some(job) = self.next_job(me, last) {
-            self.work(job);
-            last = job;
-        }
-    }
-
-    /// Waits for a job other than `last`; `None` when the pool is dropped.
-    fn next_job(&self, me: usize, last: u64) -> Option<u64> {
-        let mut turns = 0;
-        loop {
-            let ticket = self.ticket.0.load(Ordering::SeqCst);
-            let job = ticket >> INDEX_BITS;
-            if job != last && ticket & INDEX_MASK != CLOSED {
-                return Some(job);
-            }
-            if self.stop.load(Ordering::SeqCst) {
-                return None;
-            }
-            turns += 1;
-            if turns < SPINS {
-                std::hint::spin_loop();
-            } else if turns < SPINS + YIELDS {
-                thread::yield_now();
+        let seat = &self.seats[me].0;
+        let stop = || self.stop.load(Ordering::SeqCst);
+        while !stop() {
+            if spin(|| !seat.is_empty() || stop()) {
+                self.work(me);
             } else {
-                self.sleep(me, ticket);
-                turns = 0;
+                self.sleep(me);
             }
         }
     }
 
-    /// Parks unless the ticket has moved on. The flag is up before the ticket is read again and
-    /// `publish` writes the ticket before it reads flags, so one of the two sees the other.
-    fn sleep(&self, me: usize, seen: u64) {
+    /// Parks unless there is work. The flag is up before the seat is read again and `publish`
+    /// writes seats before flags are read, so one of the two sees the other.
+    fn sleep(&self, me: usize) {
+        let flag = &self.sleeping[me - 1];
         self.asleep.0.fetch_add(1, Ordering::SeqCst);
-        self.sleeping[me].store(true, Ordering::SeqCst);
-        let moved = self.ticket.0.load(Ordering::SeqCst) != seen;
-        if !moved && !self.stop.load(Ordering::SeqCst) {
+        flag.store(true, Ordering::SeqCst);
+        if self.seats[me].0.is_empty() && !self.stop.load(Ordering::SeqCst) {
             thread::park();
         }
-        self.sleeping[me].store(false, Ordering::SeqCst);
+        flag.store(false, Ordering::SeqCst);
         self.asleep.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Polls `done` for a while, soon with yields between, since whoever is waited for may want this
+/// core; whether it came true.
+fn spin(done: impl Fn() -> bool) -> bool {
+    let polls = || {
+        (0..POLLS).any(|_| {
+            std::hint::spin_loop();
+            done()
+        })
+    };
+    if done() || polls() {
+        return true;
+    }
+    let start = Instant::now();
+    loop {
+        if polls() {
+            return true;
+        }
+        let waited = start.elapsed();
+        if waited > WAIT {
+            return false;
+        }
+        if waited > SPIN {
+            thread::yield_now();
+        }
     }
 }
 
@@ -311,6 +424,52 @@ mod tests {
             });
             assert_eq!(inside.into_inner().unwrap().len(), 3);
         }
+    }
+
+    /// Whether `done` comes true in time.
+    fn wait(done: impl Fn() -> bool) -> bool {
+        let start = Instant::now();
+        while !done() && start.elapsed().as_secs() < 20 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        done()
+    }
+
+    #[test]
+    fn a_thread_that_is_put_aside_delays_only_its_index() {
+        const COUNT: usize = 64;
+        let pool = Pool::new(2).unwrap();
+        let caller = thread::current().id();
+        for caller_sleeps in [false, true] {
+            let (finished, inside) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            pool.run(COUNT, &|_| {
+                inside.fetch_add(1, Ordering::SeqCst);
+                // Both hold an index before either goes on.
+                assert!(wait(|| inside.load(Ordering::SeqCst) > 1));
+                if (thread::current().id() == caller) == caller_sleeps {
+                    let rest = || finished.load(Ordering::SeqCst) == COUNT - 1;
+                    assert!(wait(rest), "caller sleeps: {caller_sleeps}");
+                }
+                finished.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+    }
+
+    #[test]
+    fn idle_workers_and_a_waiting_caller_park() {
+        let pool = Pool::new(3).unwrap();
+        assert_eq!(counts(&pool, 9), vec![1; 9]);
+        assert!(wait(|| pool.shared.asleep.0.load(Ordering::SeqCst) == 2));
+        let caller = thread::current().id();
+        pool.run(2, &|_| {
+            if thread::current().id() != caller {
+                assert!(wait(|| pool.shared.waits.load(Ordering::SeqCst)));
+            } else {
+                assert!(wait(|| pool.shared.asleep.0.load(Ordering::SeqCst) < 2));
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        assert_eq!(counts(&pool, 9), vec![1; 9]);
     }
 
     #[test]

@@ -6,13 +6,19 @@ use std::ops::Range;
 use arith::base::{Arith, SLICE_VALUES};
 
 use crate::Level;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::floats_vector;
+#[cfg(target_arch = "aarch64")]
+use crate::linear_neon;
 use crate::pack::{LANES, Linear};
 use crate::pool::Pool;
 use crate::quantise::Activations;
 use crate::quantise_a8::ActivationsA8;
 use crate::rows::{Cells, Rows};
 #[cfg(target_arch = "x86_64")]
-use crate::{floats_avx2, gemm_avx2, gemv_avx2};
+use crate::{gemm_a8_avx2, gemm_a8_avx512, gemm_avx2, gemm_avx512};
+#[cfg(target_arch = "x86_64")]
+use crate::{gemv_a8_avx2, gemv_a8_avx512, gemv_avx2, gemv_avx512};
 use crate::{project_a8_scalar, project_scalar};
 
 /// Rows up to which block formats are multiplied straight from their codes.
@@ -89,12 +95,20 @@ struct Cut {
     jobs: usize,
 }
 
-/// The cut depends on the shape alone.
-fn cut(linear: &Linear, rows: usize) -> Cut {
+/// The cut depends on the shape and on how many panels the kernels take at once.
+fn cut(how: (Level, Arith), linear: &Linear, rows: usize) -> Cut {
+    let (few, many) = match how {
+        #[cfg(target_arch = "x86_64")]
+        (Level::Avx512, _) => (gemv_avx512::PANELS, gemm_avx512::PANELS),
+        _ => (1, GEMM_PANELS),
+    };
     let (panels, job_rows) = match Kind::of(linear, rows) {
         Kind::Floats => (FLOAT_PANELS, JOB_ROWS),
-        Kind::Gemv => (JOB_MACS.div_ceil(linear.cols * LANES * rows), rows),
-        Kind::Gemm => (GEMM_PANELS, JOB_ROWS),
+        Kind::Gemv => {
+            let panels = JOB_MACS.div_ceil(linear.cols * LANES * rows);
+            (panels.next_multiple_of(few), rows)
+        }
+        Kind::Gemm => (many, JOB_ROWS),
     };
     let columns = linear.panels.div_ceil(panels);
     Cut { panels, columns, rows: job_rows, jobs: columns * rows.div_ceil(job_rows) }
@@ -157,7 +171,7 @@ fn multiply(
     }
     let job = |mut index: usize| {
         for (linear, out) in weights.iter().zip(cells.iter().flatten()) {
-            let cut = cut(linear, rows);
+            let cut = cut(how, linear, rows);
             if index < cut.jobs {
                 let (block, column) = (index / cut.columns, index % cut.columns);
                 let first = column * cut.panels;
@@ -171,7 +185,7 @@ fn multiply(
             index -= cut.jobs;
         }
     };
-    let jobs = weights.iter().map(|w| cut(w, rows).jobs).sum();
+    let jobs = weights.iter().map(|w| cut(how, w, rows).jobs).sum();
     let macs: usize = weights.iter().map(|w| w.panels * LANES * w.cols * rows).sum();
     if macs < POOL_MACS {
         (0..jobs).for_each(job);
@@ -194,13 +208,33 @@ unsafe fn compute(
 ) {
     let kind = Kind::of(linear, rows.len());
     let kernel = match (how, kind) {
-        #[cfg(target_arch = "x86_64")]
-        ((Level::Avx2, _), Kind::Floats) => floats_avx2::project_f32_floats_avx2,
+        ((Level::Scalar, _), Kind::Floats) => project_scalar::project_f32_floats_scalar,
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        (_, Kind::Floats) => floats_vector::project_f32_floats_vector,
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx2, Arith::One), Kind::Gemv) => gemv_avx2::gemv_a16_blocks_avx2,
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx2, Arith::One), Kind::Gemm) => gemm_avx2::gemm_a16_blocks_avx2,
-        ((_, _), Kind::Floats) => project_scalar::project_f32_floats_scalar,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx512, Arith::One), Kind::Gemv) => gemv_avx512::gemv_a16_blocks_avx512,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx512, Arith::One), Kind::Gemm) => gemm_avx512::gemm_a16_blocks_avx512,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx512, Arith::Two), Kind::Gemv) => gemv_a8_avx512::gemv_a8_blocks_avx512,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx512, Arith::Two), Kind::Gemm) => gemm_a8_avx512::gemm_a8_blocks_avx512,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, Arith::Two), Kind::Gemv) => gemv_a8_avx2::gemv_a8_blocks_avx2,
+        #[cfg(target_arch = "x86_64")]
+        ((Level::Avx2, Arith::Two), Kind::Gemm) => gemm_a8_avx2::gemm_a8_blocks_avx2,
+        #[cfg(target_arch = "aarch64")]
+        ((Level::Neon, Arith::One), _) => linear_neon::project_a16_blocks_neon,
+        #[cfg(target_arch = "aarch64")]
+        ((Level::NeonDot, Arith::One), _) => linear_neon::project_a16_blocks_neon_dot,
+        #[cfg(target_arch = "aarch64")]
+        ((Level::Neon, Arith::Two), _) => linear_neon::project_a8_blocks_neon,
+        #[cfg(target_arch = "aarch64")]
+        ((Level::NeonDot, Arith::Two), _) => linear_neon::project_a8_blocks_neon_dot,
         ((_, Arith::One), _) => project_scalar::project_a16_blocks_scalar,
         ((_, Arith::Two), _) => project_a8_scalar::project_a8_blocks_scalar,
     };

@@ -49,7 +49,7 @@ fn row_blocks(
     let (width, piece) = (layout.block, layout.block.min(BLOCK_VALUES));
     let q = &a8.q[row * cols..(row + 1) * cols];
     let d = &a8.d[row * cols / BLOCK_VALUES..(row + 1) * cols / BLOCK_VALUES];
-    let sums = &a8.sums(piece)[row * cols / piece..(row + 1) * cols / piece];
+    let sums = &a8.sums(piece).f32[row * cols / piece..(row + 1) * cols / piece];
     let bytes = layout.record_bytes();
     let panel = linear.panel(panel);
     grouped(cols, |_, values, g| {
@@ -57,7 +57,7 @@ fn row_blocks(
         for at in values.step_by(piece) {
             let block = at / width;
             let record = &panel[block / layout.blocks * bytes..][..bytes];
-            let (scale, sum) = (d[at / BLOCK_VALUES], sums[at / piece] as f32);
+            let (scale, sum) = (d[at / BLOCK_VALUES], sums[at / piece]);
             for (lane, acc) in acc.iter_mut().enumerate() {
                 let w = &codes[(block * LANES + lane) * width + at % width..][..piece];
                 let product = |(k, &w): (usize, &i16)| {

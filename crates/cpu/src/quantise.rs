@@ -5,6 +5,7 @@ use arith::base::SLICE_VALUES;
 use crate::Level;
 use crate::layout::{BLOCK_MAX, BLOCK_MIN};
 use crate::pool::Pool;
+use crate::quantise_a8::{TURN, place};
 use crate::rows::{Cells, Rows, for_rows};
 
 /// A row at or above this amax (2^60), or one that isn't finite, is spoilt.
@@ -39,6 +40,9 @@ pub(crate) struct Activations {
     pub(crate) q: Vec<i16>,
     /// `[rows, slices]` steps.
     pub(crate) d: Vec<f32>,
+    /// For kernels that multiply bytes: `[rows, 2, cols]`, a row's upper bytes, then its lower ones,
+    /// `q = 256 upper + lower` and both signed, in the order of [`place`].
+    pub(crate) bytes: Vec<i8>,
     /// By the length of blocks: [`Activations::sums`].
     sums: [Sums; LENGTHS],
     /// Rows whose outputs are all the one NaN.
@@ -79,6 +83,9 @@ impl Activations {
             grow(&mut self.q, rows * cols);
             grow(&mut self.d, rows * slices);
         }
+        let planes = if integers && level.multiplies_bytes() { 2 * cols } else { 0 };
+        grow(&mut self.bytes, rows * planes);
+        let bytes = Cells::new(&mut self.bytes);
         let spoilt = Cells::new(&mut self.spoilt);
         let q = Cells::new(&mut self.q);
         let d = Cells::new(&mut self.d);
@@ -99,6 +106,7 @@ impl Activations {
                 Parts {
                     q: q.slice(r * cols, cols),
                     d: d.slice(r * slices, slices),
+                    bytes: bytes.slice(r * planes, planes),
                     sums: sums.each_ref().map(|&(blocks, ref i32, ref f32)| {
                         (i32.slice(r * blocks, blocks), f32.slice(r * blocks, blocks))
                     }),
@@ -121,6 +129,8 @@ impl Activations {
 struct Parts<'a> {
     q: &'a mut [i16],
     d: &'a mut [f32],
+    /// Empty where nobody multiplies them.
+    bytes: &'a mut [i8],
     /// By length, empty where nobody asked.
     sums: [(&'a mut [i32], &'a mut [f32]); LENGTHS],
 }
@@ -141,7 +151,10 @@ fn quantise_row(level: Level, x: &[f32], spoilt: bool, parts: Parts<'_>) {
     match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { quantise_row_a16_avx2(x, spoilt, parts) },
+        Level::Avx2 | Level::Avx512 => unsafe { quantise_row_a16_avx2(x, spoilt, parts) },
+        #[cfg(target_arch = "aarch64")]
+        // NEON is part of the target, so the twin is compiled for it as it is.
+        Level::Neon | Level::NeonDot => quantise_row_a16_scalar(x, spoilt, parts),
         Level::Scalar => quantise_row_a16_scalar(x, spoilt, parts),
     }
 }
@@ -175,11 +188,30 @@ fn quantise(x: &[f32], spoilt: bool, parts: Parts<'_>) {
             *q = round_even(x * inv).clamp(-32639, 32639) as i16;
         }
     }
+    if !parts.bytes.is_empty() {
+        split(parts.q, parts.bytes);
+    }
     let [a, b, c, d] = parts.sums;
     sum::<BLOCK_MIN>(parts.q, a);
     sum::<{ 2 * BLOCK_MIN }>(parts.q, b);
     sum::<{ 4 * BLOCK_MIN }>(parts.q, c);
     sum::<BLOCK_MAX>(parts.q, d);
+}
+
+/// Upper and lower bytes of integers: `q + 128` is at most 32767.
+#[inline(always)]
+fn split(q: &[i16], bytes: &mut [i8]) {
+    let (upper, lower) = bytes.split_at_mut(q.len());
+    let eights = q.as_chunks::<TURN>().0.iter();
+    let upper = upper.as_chunks_mut::<TURN>().0.iter_mut();
+    let lower = lower.as_chunks_mut::<TURN>().0.iter_mut();
+    for ((q, upper), lower) in eights.zip(upper).zip(lower) {
+        for (k, &q) in q.iter().enumerate() {
+            let high = (q + 128) >> 8;
+            upper[place(k)] = high as i8;
+            lower[place(k)] = (q - (high << 8)) as i8;
+        }
+    }
 }
 
 /// Sums of blocks of N values, as many as there is room for.

@@ -8,13 +8,13 @@ use arith::a8::BLOCK_VALUES;
 use crate::Level;
 use crate::layout::BLOCK_MIN;
 use crate::pool::Pool;
-use crate::quantise::{ZERO_BITS, amax_bits, grow, is_spoilt, round_even};
+use crate::quantise::{Sums, ZERO_BITS, amax_bits, grow, is_spoilt, round_even};
 use crate::rows::{Cells, Rows, for_rows};
 
 /// Shortest pieces: those of weight blocks of 16.
 const SHORT: usize = BLOCK_MIN;
 /// Values whose integers change places among themselves.
-const TURN: usize = 8;
+pub(crate) const TURN: usize = 8;
 
 /// Where value `k` of a block has its integer.
 pub(crate) const fn place(k: usize) -> usize {
@@ -29,10 +29,8 @@ pub(crate) struct ActivationsA8 {
     pub(crate) q: Vec<i8>,
     /// `[rows, cols / 32]` scales.
     pub(crate) d: Vec<f32>,
-    /// `[rows, cols / 32]` sums of the integers of each block.
-    sums: Vec<i32>,
-    /// `[rows, cols / 16]` sums of the integers of each half block.
-    short_sums: Vec<i32>,
+    /// Sums of each 16 and of each 32 values.
+    sums: [Sums; 2],
     /// Rows whose outputs are all the one NaN.
     pub(crate) spoilt: Vec<bool>,
 }
@@ -41,8 +39,8 @@ pub(crate) struct ActivationsA8 {
 struct Parts<'a> {
     q: &'a mut [i8],
     d: &'a mut [f32],
-    sums: &'a mut [i32],
-    short_sums: &'a mut [i32],
+    /// By length: 16, 32.
+    sums: [(&'a mut [i32], &'a mut [f32]); 2],
 }
 
 impl ActivationsA8 {
@@ -50,15 +48,21 @@ impl ActivationsA8 {
     pub(crate) fn fill(&mut self, pool: &Pool, level: Level, x: &Rows, rows: usize) {
         let cols = x.width;
         assert!(cols.is_multiple_of(BLOCK_VALUES), "{cols} values in blocks of {BLOCK_VALUES}");
-        let (blocks, halves) = (cols / BLOCK_VALUES, cols / SHORT);
+        let blocks = cols / BLOCK_VALUES;
         self.cols = cols;
         grow(&mut self.q, rows * cols);
         grow(&mut self.d, rows * blocks);
-        grow(&mut self.sums, rows * blocks);
-        grow(&mut self.short_sums, rows * halves);
+        for (sums, length) in self.sums.iter_mut().zip([SHORT, BLOCK_VALUES]) {
+            sums.blocks = cols / length;
+            grow(&mut sums.i32, rows * sums.blocks);
+            grow(&mut sums.f32, rows * sums.blocks);
+        }
         grow(&mut self.spoilt, rows);
         let (q, d) = (Cells::new(&mut self.q), Cells::new(&mut self.d));
-        let (sums, short) = (Cells::new(&mut self.sums), Cells::new(&mut self.short_sums));
+        let sums = self
+            .sums
+            .each_mut()
+            .map(|sums| (sums.blocks, Cells::new(&mut sums.i32), Cells::new(&mut sums.f32)));
         let spoilt = Cells::new(&mut self.spoilt);
         for_rows(pool, rows, cols, |r| {
             // SAFETY: each row's ranges are disjoint and one job has each row.
@@ -66,26 +70,24 @@ impl ActivationsA8 {
                 let parts = Parts {
                     q: q.slice(r * cols, cols),
                     d: d.slice(r * blocks, blocks),
-                    sums: sums.slice(r * blocks, blocks),
-                    short_sums: short.slice(r * halves, halves),
+                    sums: sums.each_ref().map(|&(blocks, ref i32, ref f32)| {
+                        (i32.slice(r * blocks, blocks), f32.slice(r * blocks, blocks))
+                    }),
                 };
                 (parts, &mut spoilt.slice(r, 1)[0])
             };
             *spoilt = is_spoilt(x.row(r));
             if *spoilt {
-                // Kernels may compute with them; what they give is not written.
-                parts.q.fill(0);
-                parts.d.fill(0.0);
-                parts.sums.fill(0);
-                return parts.short_sums.fill(0);
+                // Kernels may read what was there; what they make of it is not written.
+                return;
             }
             quantise_row(level, x.row(r), parts);
         });
     }
 
-    /// `[rows, cols / piece]` sums of pieces of `piece` values: 16 or 32.
-    pub(crate) fn sums(&self, piece: usize) -> &[i32] {
-        if piece == SHORT { &self.short_sums } else { &self.sums }
+    /// The sums of pieces of `piece` values: 16 or 32.
+    pub(crate) fn sums(&self, piece: usize) -> &Sums {
+        &self.sums[usize::from(piece > SHORT)]
     }
 }
 
@@ -93,7 +95,7 @@ fn quantise_row(level: Level, x: &[f32], parts: Parts<'_>) {
     match level {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the level says that the CPU has the features.
-        Level::Avx2 => unsafe { quantise_row_a8_avx2(x, parts) },
+        Level::Avx2 | Level::Avx512 => unsafe { quantise_row_a8_avx2(x, parts) },
         #[allow(unreachable_patterns, reason = "levels vary by target")]
         _ => quantise_row_a8_scalar(x, parts),
     }
@@ -113,30 +115,36 @@ fn quantise_row_a8_scalar(x: &[f32], parts: Parts<'_>) {
 
 #[inline(always)]
 fn quantise(x: &[f32], parts: Parts<'_>) {
-    let blocks = x.as_chunks::<BLOCK_VALUES>().0.iter();
-    let to = parts.q.as_chunks_mut::<BLOCK_VALUES>().0.iter_mut();
-    let scales = parts.d.iter_mut().zip(parts.sums);
-    let shorts = parts.short_sums.as_chunks_mut::<2>().0.iter_mut();
-    for (((x, q), (d, sum)), short) in blocks.zip(to).zip(scales).zip(shorts) {
-        let amax = amax_bits(x);
-        if amax < ZERO_BITS {
-            q.fill(0);
-            (*d, *sum, *short) = (0.0, 0, [0; 2]);
-            continue;
-        }
-        let amax = f32::from_bits(amax);
-        *d = amax / 127.0;
-        let inv = 127.0 / amax;
+    let [(halves_i32, halves_f32), (wholes_i32, wholes_f32)] = parts.sums;
+    let to = parts.q.as_chunks_mut::<BLOCK_VALUES>().0;
+    for (b, (x, q)) in x.as_chunks::<BLOCK_VALUES>().0.iter().zip(to).enumerate() {
         let mut integers = [0_i32; BLOCK_VALUES];
-        for (x, q) in x.iter().zip(&mut integers) {
-            *q = round_even(x * inv).clamp(-127, 127);
+        parts.d[b] = block(x, &mut integers);
+        let sums: [i32; 2] = [&integers[..SHORT], &integers[SHORT..]].map(|half| half.iter().sum());
+        for (at, sum) in [2 * b, 2 * b + 1].into_iter().zip(sums) {
+            (halves_i32[at], halves_f32[at]) = (sum, sum as f32);
         }
-        *short = [integers[..SHORT].iter().sum(), integers[SHORT..].iter().sum()];
-        *sum = short[0] + short[1];
+        let sum = sums[0] + sums[1];
+        (wholes_i32[b], wholes_f32[b]) = (sum, sum as f32);
         for (k, integer) in integers.into_iter().enumerate() {
             q[place(k)] = integer as i8;
         }
     }
+}
+
+/// The integers of a block, in their own order, and its scale.
+#[inline(always)]
+fn block(x: &[f32; BLOCK_VALUES], q: &mut [i32; BLOCK_VALUES]) -> f32 {
+    let amax = amax_bits(x);
+    if amax < ZERO_BITS {
+        return 0.0;
+    }
+    let amax = f32::from_bits(amax);
+    let inv = 127.0 / amax;
+    for (x, q) in x.iter().zip(q) {
+        *q = round_even(x * inv).clamp(-127, 127);
+    }
+    amax / 127.0
 }
 
 #[cfg(test)]

@@ -188,4 +188,88 @@ impl Config {
         let layer = self.gdn().map_or(0, |gdn| gdn.state_values() + gdn.tail_values());
         self.recurrent_layers() as usize * layer
     }
+    /// Every value of the config by name: what ranks must share, one by one, so that a difference
+    /// is seen where it is.
+    pub fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![("family", self.family().to_owned())];
+        fields.extend(match self {
+            Self::Llama(c) => c.fields(),
+            Self::Qwen35(c) => c.fields(),
+        });
+        fields
+    }
+}
+
+// Taken apart, so that a new value can't be left out.
+impl Llama {
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let Self {
+            layers,
+            hidden,
+            intermediate,
+            vocab,
+            heads,
+            eps,
+            theta,
+            rope_dims,
+            pairing,
+            context_max,
+            tied,
+        } = self;
+        vec![
+            ("layers", layers.to_string()),
+            ("hidden", hidden.to_string()),
+            ("intermediate", intermediate.to_string()),
+            ("vocab", vocab.to_string()),
+            ("heads", format!("{heads:?}")),
+            ("eps", format!("{eps:?}")),
+            ("theta", format!("{theta:?}")),
+            ("rope_dims", rope_dims.to_string()),
+            ("pairing", format!("{pairing:?}")),
+            ("context_max", context_max.to_string()),
+            ("tied", tied.to_string()),
+        ]
+    }
+}
+
+impl Qwen35 {
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let Self {
+            mixers,
+            hidden,
+            intermediate,
+            vocab,
+            heads,
+            gdn,
+            eps,
+            theta,
+            rope_dims,
+            context_max,
+            tied,
+            mtp,
+        } = self;
+        vec![
+            ("layers", mixers.iter().map(|mixer| mixer.letter()).collect()),
+            ("hidden", hidden.to_string()),
+            ("intermediate", intermediate.to_string()),
+            ("vocab", vocab.to_string()),
+            ("heads", format!("{heads:?}")),
+            ("gdn", format!("{gdn:?}")),
+            ("eps", format!("{eps:?}")),
+            ("theta", format!("{theta:?}")),
+            ("rope_dims", rope_dims.to_string()),
+            ("context_max", context_max.to_string()),
+            ("tied", tied.to_string()),
+            ("mtp", mtp.to_string()),
+        ]
+    }
+}
+
+impl Mixer {
+    fn letter(self) -> char {
+        match self {
+            Self::Attention => 'a',
+            Self::Recurrent => 'r',
+        }
+    }
 }

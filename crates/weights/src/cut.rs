@@ -115,7 +115,7 @@ fn gguf(
 }
 
 /// A writer that starts with the checkpoint's metadata.
-fn pairs(checkpoint: &Checkpoint) -> Result<Writer, WeightsError> {
+pub(crate) fn pairs(checkpoint: &Checkpoint) -> Result<Writer, WeightsError> {
     let Container::Gguf { metadata, pairs, alignment } = checkpoint.container() else {
         return Ok(Writer::new());
     };

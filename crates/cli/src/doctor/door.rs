@@ -160,8 +160,9 @@ fn differs(error: &LinkError) -> String {
     match field {
         "layout" => "give both ranks the same --layout".into(),
         "kv" => "give both ranks the same --kv".into(),
-        "protocol" | "arith" | "engine" => "install the same baton on both machines".into(),
-        field if field.starts_with("tensor.") || field == "config" => {
+        "arith" => "give both ranks the same --arith".into(),
+        "protocol" | "engine" => "install the same baton on both machines".into(),
+        field if field.starts_with("tensor.") || field.starts_with("config.") => {
             "copy the same model file to both machines: `sha256sum` must say the same".into()
         }
         _ => "usually the model file, --layout, --kv or the version of baton".into(),

@@ -32,6 +32,15 @@ fn every_way_to_run_the_tiny_model_gives_one_hash() {
 }
 
 #[test]
+fn every_way_to_run_the_tiny_model_in_arith_2_gives_one_hash() {
+    let _turn = Turn::alone();
+    let mut args = vec![TINY.to_str().unwrap(), "--pairwise", "--arith", "2"];
+    args.extend(["--layouts", "1;3;loop", "--threads", "1,2", "--chunks", "1,64"]);
+    args.extend(["--streams", "1,4", "--prompt", "100", "--tokens", "4"]);
+    assert!(agrees(&args, 60) >= 6);
+}
+
+#[test]
 fn every_way_to_run_smollm2_gives_one_hash() {
     let Some(model) = smollm2("every_way_to_run_smollm2_gives_one_hash") else {
         return;

@@ -98,6 +98,11 @@ fn what_differs_between_two_ranks_is_named() {
         &["fingerprint", "OtherFingerprint", "layout", "0:2,2:6", "--layout"],
     );
     finds(&but(&|r| r.extra = vec!["--kv".into(), "f32".into()]), 0, &["f32", "--kv"]);
+    finds(
+        &but(&|r| r.extra = vec!["--arith".into(), "2".into()]),
+        0,
+        &["OtherFingerprint", "arith", "--arith"],
+    );
     let wider = Llama { intermediate: 192, ..Llama::default() };
     let wider = tiny("doctor-wider", &wider);
     finds(&but(&|r| r.model = wider.clone()), 0, &["OtherFingerprint", "192", "model file"]);

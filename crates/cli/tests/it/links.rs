@@ -49,7 +49,7 @@ fn another_model_is_named_with_what_differs() {
     let ring = two_ranks("model");
     let wider = Llama { intermediate: 192, ..Llama::default() };
     let other = ByHand { model: tiny("wider", &wider), ..ring.clone() };
-    refused(&ring, &other, "OtherFingerprint", "192");
+    refused(&ring, &other, "OtherFingerprint", "config.intermediate: expected 1");
 }
 
 #[test]

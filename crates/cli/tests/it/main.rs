@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod arm;
 mod check;
 mod client;
 mod demo;

@@ -21,6 +21,11 @@ pub struct Baton {
     pub out: Lines,
 }
 
+/// The binary under test.
+pub fn baton() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_baton"))
+}
+
 /// The lines of one of its outputs so far, each with its time.
 #[derive(Clone, Default)]
 pub struct Lines(Arc<(Mutex<Heard>, Condvar)>);
@@ -34,7 +39,7 @@ struct Heard {
 impl Baton {
     /// Starts the binary under test.
     pub fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        let mut command = baton();
         command.args(args);
         command.env("BATON_CACHE", &*CACHE);
         Self::spawn(command)

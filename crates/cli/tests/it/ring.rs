@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::arm;
 use crate::http::{self, Stream, Streamed};
 use crate::model::{CACHE, scratch};
-use crate::process::{Baton, s, wait_for};
+use crate::process::{self, Baton, s, wait_for};
 
 /// How long a ring may take to become ready.
 const READY: Duration = s(60);
@@ -28,7 +29,11 @@ impl Server {
 
     /// As [`Server::start`], with a cache of its own.
     pub fn start_with(model: &Path, args: &[&str], cache: &Path) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        Self::launch(process::baton(), model, args, cache)
+    }
+
+    /// Starts `command`, a `baton` of some kind.
+    fn launch(mut command: Command, model: &Path, args: &[&str], cache: &Path) -> Self {
         command.arg("serve").arg(model).args(["--port", "0"]).args(args);
         if !args.contains(&"--continue-s") {
             command.args(["--continue-s", "0"]);
@@ -164,6 +169,8 @@ pub struct ByHand {
     pub doors: Vec<SocketAddr>,
     /// Further arguments of all ranks.
     pub extra: Vec<String>,
+    /// Ranks that run on an emulated machine.
+    pub emulated: Vec<usize>,
 }
 
 impl ByHand {
@@ -177,6 +184,7 @@ impl ByHand {
             doors: addresses.clone(),
             addresses,
             extra: Vec::new(),
+            emulated: Vec::new(),
         }
     }
 
@@ -200,14 +208,20 @@ impl ByHand {
         let mut args = vec!["stage".to_owned(), self.model.to_str().unwrap().into()];
         args.extend(["--rank".into(), rank.to_string()]);
         args.extend(self.place(rank));
-        Baton::start(args)
+        let mut command = self.program(rank);
+        command.args(args).env("BATON_CACHE", &*CACHE);
+        Baton::spawn(command)
     }
 
     /// Starts rank 0.
     pub fn serve(&self) -> Server {
         let place = self.place(0);
         let args: Vec<&str> = place.iter().map(String::as_str).collect();
-        Server::start(&self.model, &args)
+        Server::launch(self.program(0), &self.model, &args, &CACHE)
+    }
+
+    fn program(&self, rank: usize) -> Command {
+        if self.emulated.contains(&rank) { arm::emulated() } else { process::baton() }
     }
 }
 

@@ -6,7 +6,7 @@ use arith::linear::linear;
 use backend::Backend;
 use proptest::prelude::*;
 
-use crate::{Random, assert_same, backends, download, upload};
+use crate::{Random, assert_same, backends, backends_of, download, upload};
 
 /// What GGUF files store in blocks.
 const GGUF: [Format; 8] = [
@@ -63,12 +63,12 @@ fn inputs(random: &mut Random, rows: usize, cols: usize) -> Vec<f32> {
     x
 }
 
-fn expected(matrices: &[Matrix<'_>], x: &[f32]) -> Vec<Vec<f32>> {
+fn expected(arith: Arith, matrices: &[Matrix<'_>], x: &[f32]) -> Vec<Vec<f32>> {
     let out = |m: &Matrix<'_>| {
         let mut all = Vec::new();
         for x in x.chunks_exact(m.cols) {
             let mut out = vec![0.0; m.rows];
-            linear(Arith::One, m, x, &mut out);
+            linear(arith, m, x, &mut out);
             all.extend(out);
         }
         all
@@ -87,18 +87,32 @@ fn check(shapes: &[(Format, usize)], cols: usize, row_counts: &[usize], seed: u6
         .collect();
     let most = *row_counts.iter().max().unwrap();
     let x = inputs(&mut random, most, cols);
-    let expected = expected(&matrices, &x);
-    for (name, cpu) in backends() {
+    for arith in Arith::ALL {
+        let expected = expected(arith, &matrices, &x);
+        compare(arith, &matrices, &x, row_counts, &expected);
+    }
+}
+
+fn compare(
+    arith: Arith,
+    matrices: &[Matrix<'_>],
+    x: &[f32],
+    row_counts: &[usize],
+    expected: &[Vec<f32>],
+) {
+    let (most, cols) = (*row_counts.iter().max().unwrap(), matrices[0].cols);
+    for (name, cpu) in backends_of(arith) {
         let packed: Vec<_> = matrices.iter().map(|m| cpu.linear(m).unwrap()).collect();
         let packed: Vec<_> = packed.iter().collect();
-        let x = upload(&cpu, &x, cols);
+        let x = upload(&cpu, x, cols);
         for &rows in row_counts {
             let outs = matrices.iter().map(|m| cpu.rows(most, m.rows).unwrap());
             let mut outs: Vec<_> = outs.collect();
             let mut refs: Vec<_> = outs.iter_mut().collect();
             cpu.project(&x, rows, &packed, &mut refs);
-            for ((m, out), expected) in matrices.iter().zip(&outs).zip(&expected) {
-                let case = format!("{name}: {} {}x{cols}, {rows} rows", m.format, m.rows);
+            for ((m, out), expected) in matrices.iter().zip(&outs).zip(expected) {
+                let case =
+                    format!("{name}, arith {arith}: {} {}x{cols}, {rows} rows", m.format, m.rows);
                 let out = download(&cpu, out, most * m.rows);
                 let (done, rest) = out.split_at(rows * m.rows);
                 assert_same(done, &expected[..rows * m.rows], &case);
@@ -198,16 +212,9 @@ fn the_largest_integers_do_not_overflow() {
                 if i / cols % 3 == 2 && i.is_multiple_of(2) { -1.0 } else { 1.0 }
             };
             let x: Vec<_> = (0..rows * cols).map(|i| 7.0 * sign(i)).collect();
-            let expected = expected(&[matrix], &x);
-            for (name, cpu) in backends() {
-                let packed = cpu.linear(&matrix).unwrap();
-                let x = upload(&cpu, &x, cols);
-                for rows in [1, 3, rows] {
-                    let mut out = cpu.rows(rows, 9).unwrap();
-                    cpu.project(&x, rows, &[&packed], &mut [&mut out]);
-                    let out = download(&cpu, &out, rows * 9);
-                    assert_same(&out, &expected[0][..rows * 9], &format!("{name}, {format}"));
-                }
+            for arith in Arith::ALL {
+                let expected = expected(arith, &[matrix], &x);
+                compare(arith, &[matrix], &x, &[1, 3, rows], &expected);
             }
         }
     }

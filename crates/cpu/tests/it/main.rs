@@ -19,7 +19,7 @@ fn backends() -> Vec<(String, Cpu)> {
 
 fn backends_of(arith: Arith) -> Vec<(String, Cpu)> {
     let mut all = Vec::new();
-    for isa in [Isa::Scalar, Isa::Avx2] {
+    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::NeonDot] {
         for threads in [1, 2, 4] {
             match Cpu::new(threads, isa, arith) {
                 Ok(cpu) => all.push((format!("{isa:?}, {threads} threads"), cpu)),
@@ -111,6 +111,18 @@ fn download(cpu: &Cpu, from: &cpu::Rows, values: usize) -> Vec<f32> {
     let mut data = vec![0.0; values];
     cpu.download(from, 0, &mut data);
     data
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_this_cpu_cannot_test_is_said() {
+    for isa in [Isa::Avx2, Isa::Avx512] {
+        if let Err(error) = Cpu::new(1, isa, Arith::One) {
+            // Past the harness's capture.
+            let line = format!("skipped: {isa:?} kernels, in every test of the CPU: {error}\n");
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        }
+    }
 }
 
 #[test]

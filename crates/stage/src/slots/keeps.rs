@@ -107,8 +107,8 @@ impl Slots {
             return Err(StageError::BadOpen { id, field, found });
         }
         let mut restores = plan.keeps.iter().filter(|k| k.op == KeepOp::Restore && k.stream == id);
-        let key = restores.next().map_or(0, |keep| keep.key);
-        let kept = self.restorable(key)?;
+        let restore = restores.next().ok_or(StageError::NoSuchKeep { key: 0 })?;
+        let kept = self.restorable(restore.key)?;
         if entry.first != kept.position {
             let (expected, found) = (kept.position, entry.first);
             return Err(StageError::OtherPosition { id, expected, found });

@@ -185,6 +185,9 @@ fn every_wrong_keep_has_its_name_and_changes_nothing() {
         let error = refusal(&mut slots, &keeping(entries, keeps));
         assert!(error.starts_with(expected), "{error} is not {expected}");
     }
+    // No key is special: a resume that names no keep gets none, even where 0 is a key.
+    slots.apply(&keeping(vec![], vec![keep(0, KeepOp::Save, 1, 70)])).unwrap();
+    assert!(refusal(&mut slots, &plan(back(70))).starts_with("NoSuchKeep: 0x0"));
     let start = keeping(vec![], vec![keep(9, save, 1, 0)]);
     let error = refusal(&mut opened(70), &start);
     assert_eq!(error, "EmptyShape: positions of a keep: expected at least 1, found 0");

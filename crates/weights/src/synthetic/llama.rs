@@ -31,6 +31,8 @@ pub struct Llama {
     pub format: Format,
     /// Storage of the embedding table and of the head.
     pub ends_format: Format,
+    /// Whether both formats give way to the mix that llama.cpp calls `Q4_K_M`.
+    pub q4_k_m: bool,
     /// Seed of the weights.
     pub seed: u64,
 }
@@ -50,6 +52,7 @@ impl Default for Llama {
             tied: true,
             format: Format::Q4_1,
             ends_format: Format::Q8_0,
+            q4_k_m: false,
             seed: 1,
         }
     }
@@ -105,7 +108,7 @@ impl Llama {
             all.norm(format!("blk.{layer}.ffn_norm.weight"), hidden);
         }
         all.norm("output_norm.weight".into(), hidden);
-        all
+        all.mixed(self.q4_k_m, self.layers)
     }
 
     pub(super) fn writer(&self) -> Writer {

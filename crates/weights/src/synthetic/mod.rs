@@ -61,6 +61,25 @@ fn write(path: &Path, writer: &Writer) -> Result<(), WeightsError> {
         .map_err(|source| WeightsError::Io { path: path.to_path_buf(), source })
 }
 
+/// The format of a matrix in what llama.cpp calls `Q4_K_M`: Q6_K for the head (the embedding table
+/// where `tied`) and, in the first and last eighth of the layers and every third one between, for
+/// `attn_v` and `ffn_down`; Q5_K for `attn_qkv`; Q4_K else.
+fn q4_k_m(name: &str, layers: u32, tied: bool) -> Format {
+    let finer = |layer: u32| {
+        let eighth = layers / 8;
+        layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
+    };
+    let mut parts = name.split('.');
+    let (first, layer, what) = (parts.next(), parts.next(), parts.next());
+    match (first, layer.and_then(|layer| layer.parse().ok()), what) {
+        (Some("output"), ..) => Format::Q6K,
+        (Some("token_embd"), ..) if tied => Format::Q6K,
+        (_, Some(layer), Some("attn_v" | "ffn_down")) if finer(layer) => Format::Q6K,
+        (.., Some("attn_qkv")) => Format::Q5K,
+        _ => Format::Q4K,
+    }
+}
+
 /// Tensors in the order of a file, each with noise of its own.
 struct Tensors {
     seed: u64,
@@ -92,6 +111,15 @@ impl Tensors {
     /// Adds a norm's weights.
     fn norm(&mut self, name: String, values: usize) {
         self.add(name, Format::F32, [1, values], 1.0, 0.2);
+    }
+
+    /// The same, its matrices stored as [`q4_k_m`] says where `mixed`.
+    fn mixed(mut self, mixed: bool, layers: u32) -> Self {
+        let tied = !self.all.iter().any(|t| t.name == "output.weight");
+        for tensor in self.all.iter_mut().filter(|t| mixed && t.format != Format::F32) {
+            tensor.format = q4_k_m(&tensor.name, layers, tied);
+        }
+        self
     }
 
     /// Bytes of the tensors that `of` says.

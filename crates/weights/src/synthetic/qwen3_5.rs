@@ -40,6 +40,8 @@ pub struct Qwen35 {
     pub format: Format,
     /// Storage of the embedding table and of the head.
     pub ends_format: Format,
+    /// Whether both formats give way to the mix that llama.cpp calls `Q4_K_M`.
+    pub q4_k_m: bool,
     /// Seed of the weights.
     pub seed: u64,
 }
@@ -72,6 +74,7 @@ impl Default for Qwen35 {
             mtp: false,
             format: Format::Q4_1,
             ends_format: Format::Q8_0,
+            q4_k_m: false,
             seed: 1,
         }
     }
@@ -132,7 +135,7 @@ impl Qwen35 {
             self.block(&mut all, self.layers, true);
         }
         all.norm("output_norm.weight".into(), hidden);
-        all
+        all.mixed(self.q4_k_m, self.layers)
     }
 
     fn block(&self, all: &mut Tensors, layer: u32, attention: bool) {
@@ -179,6 +182,7 @@ impl Qwen35 {
             .u32("qwen35.attention.key_length", heads.dim as u32)
             .u32("qwen35.attention.value_length", heads.dim as u32)
             .u32("qwen35.rope.dimension_count", self.rope_dims as u32)
+            .i32s("qwen35.rope.dimension_sections", &sections(self.rope_dims))
             .f32("qwen35.rope.freq_base", self.theta)
             .f32("qwen35.attention.layer_norm_rms_epsilon", self.eps)
             .u32("qwen35.full_attention_interval", self.interval)
@@ -194,4 +198,10 @@ impl Qwen35 {
         self.tensors().write(&mut out);
         out
     }
+}
+
+/// Rotated pairs that turn with each axis of an image; text moves along all of them alike.
+fn sections(rope_dims: usize) -> [i32; 4] {
+    let pairs = rope_dims as i32 / 2;
+    [(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0]
 }

@@ -25,6 +25,7 @@ const SPEC: Llama = Llama {
     tied: false,
     format: Format::Q4_0,
     ends_format: Format::Q8_0,
+    q4_k_m: false,
     seed: 5,
 };
 

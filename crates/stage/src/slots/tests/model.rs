@@ -119,6 +119,24 @@ impl Stories {
         }
     }
 
+    /// Keeps a stream that the plan does not name, at the position before its open window.
+    fn save_idle(&mut self, which: Index, entries: &[Entry], keeps: &mut Vec<Keep>) {
+        let idle = |id: &u32| entries.iter().all(|entry| entry.id.0 != *id);
+        let settled = |story: &Story| story.stamps.len() - story.window;
+        let open = self.open.iter().filter(|(id, story)| idle(id) && settled(story) > 0);
+        let found: Vec<(u32, Vec<u64>)> =
+            open.map(|(&id, story)| (id, story.stamps[..settled(story)].to_vec())).collect();
+        if found.is_empty() {
+            return;
+        }
+        let (id, stamps) = &found[which.index(found.len())];
+        self.clock += 1;
+        let key = self.clock << 8 | u64::from(*id);
+        self.clock += 1;
+        keeps.push(keep(key, KeepOp::Save, *id, stamps.len() as u32));
+        self.kept.insert(key, stamps.clone());
+    }
+
     /// Forgets a keep that the plan neither saves nor, later than that, restores.
     fn forget(&mut self, which: Index, keeps: &mut Vec<Keep>) {
         let saved = |key: &u64| keeps.iter().any(|k| k.key == *key && k.op == KeepOp::Save);
@@ -212,16 +230,25 @@ proptest! {
     /// hold the same pages.
     #[test]
     fn tables_keep_what_the_model_keeps(plans in prop::collection::vec(
-        (prop::collection::vec(deed(), 1..4), prop::option::weighted(0.3, any::<Index>())), 1..32,
+        (
+            prop::collection::vec(deed(), 1..4),
+            prop::option::weighted(0.3, any::<Index>()),
+            prop::option::weighted(0.3, any::<Index>()),
+        ),
+        1..32,
     )) {
         let (mut slots, mut twin) = (Slots::new(SHAPES), Slots::new(SHAPES));
         let (mut stories, mut device) = (Stories::default(), Device::new());
-        for (mut deeds, drop) in plans {
+        for (mut deeds, idle, drop) in plans {
             deeds.sort_by_key(|deed| deed.id);
             deeds.dedup_by_key(|deed| deed.id);
             let before = stories.clone();
             let mut keeps = Vec::new();
-            let entries = deeds.iter().map(|deed| stories.tell(deed, &mut keeps)).collect();
+            let entries: Vec<Entry> =
+                deeds.iter().map(|deed| stories.tell(deed, &mut keeps)).collect();
+            if let Some(which) = idle {
+                stories.save_idle(which, &entries, &mut keeps);
+            }
             if let Some(which) = drop {
                 stories.forget(which, &mut keeps);
             }

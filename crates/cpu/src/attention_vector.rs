@@ -1,35 +1,29 @@
 //! Attention kernels: eight keys a vector for the scores, eight dims a vector for the values.
 
-use std::arch::x86_64::*;
-
 use arith::base::TILE_KEYS;
 
 use crate::attention::{Tile, Weights};
 use crate::attention_scalar;
-use crate::vector_avx2::{exp, flush, fold, largest, load_halves};
+use crate::lanes::*;
+use crate::vector::{exp, flush, fold, largest};
 
 /// Vectors of a tile's keys.
 const KEYS: usize = TILE_KEYS / 8;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 
 /// [`arith::float::f32_to_f16`] of every value.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn narrow_f32_f16_avx2(from: &[f32], to: &mut [u16]) {
+///
+/// # Safety
+/// The CPU has the features of [`crate::lanes`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn narrow_f32_f16_vector(from: &[f32], to: &mut [u16]) {
     let (eights, tail) = from.as_chunks::<8>();
     let (to, to_tail) = to[..from.len()].as_chunks_mut::<8>();
     for (x, to) in eights.iter().zip(to) {
         // SAFETY: eight values each.
         unsafe {
-            let x = _mm256_loadu_ps(x.as_ptr());
-            // Both give x where x is NaN.
-            let x = _mm256_min_ps(_mm256_set1_ps(65504.0), x);
-            let x = _mm256_max_ps(_mm256_set1_ps(-65504.0), x);
-            let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x);
-            let magnitude = _mm_and_si128(half, _mm_set1_epi16(0x7fff));
-            let subnormal = _mm_cmpgt_epi16(_mm_set1_epi16(0x0400), magnitude);
-            let nan = _mm_cmpgt_epi16(magnitude, _mm_set1_epi16(0x7c00));
-            let half = _mm_andnot_si128(subnormal, half);
-            let half = _mm_blendv_epi8(half, _mm_set1_epi16(0x7e00), nan);
-            _mm_storeu_si128(to.as_mut_ptr().cast(), half);
+            store_halves(to.as_mut_ptr(), load(x.as_ptr()));
         }
     }
     for (to, &x) in to_tail.iter_mut().zip(tail) {
@@ -39,13 +33,13 @@ pub(crate) fn narrow_f32_f16_avx2(from: &[f32], to: &mut [u16]) {
 
 /// Eight halves a step, the rest one by one.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
 fn widen(from: &[u16], to: &mut [f32]) {
     let (eights, tail) = from.as_chunks::<8>();
     let (to, to_tail) = to[..from.len()].as_chunks_mut::<8>();
     for (from, to) in eights.iter().zip(to) {
         // SAFETY: eight values each.
-        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), load_halves(from.as_ptr().cast())) };
+        unsafe { store(to.as_mut_ptr(), load_halves(from.as_ptr().cast())) };
     }
     for (to, &x) in to_tail.iter_mut().zip(tail) {
         *to = arith::float::f16_to_f32(x);
@@ -53,8 +47,11 @@ fn widen(from: &[u16], to: &mut [f32]) {
 }
 
 /// Widens a tile: keys `[dim][64]`, values `[64][dim padded to 8]`.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn widen_tile_avx2(tile: Tile<'_>, dim: usize, k: &mut [f32], v: &mut [f32]) {
+///
+/// # Safety
+/// The CPU has the features of [`crate::lanes`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn widen_tile_vector(tile: Tile<'_>, dim: usize, k: &mut [f32], v: &mut [f32]) {
     match tile {
         Tile::F16(keys, values) => {
             let padded = dim.next_multiple_of(8);
@@ -67,9 +64,24 @@ pub(crate) fn widen_tile_avx2(tile: Tile<'_>, dim: usize, k: &mut [f32], v: &mut
     }
 }
 
+/// Asks memory for share `i` of `n` of some values.
+///
+/// # Safety
+/// The CPU has the features of [`crate::lanes`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn prefetch_share_vector<T>(values: &[T], (i, n): (usize, usize)) {
+    let share = &values[i * values.len() / n..(i + 1) * values.len() / n];
+    for line in share.chunks(LINE_BYTES / size_of::<T>()) {
+        prefetch(line.as_ptr().cast());
+    }
+}
+
 /// [`arith::attention::Partial::tile`] over a widened tile; `o` is padded to whole vectors.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn attend_tile_f32_avx2(
+///
+/// # Safety
+/// The CPU has the features of [`crate::lanes`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn attend_tile_f32_vector(
     q: &[f32],
     k: &[f32],
     v: &[f32],
@@ -109,44 +121,42 @@ pub(crate) fn attend_tile_f32_avx2(
 /// # Safety
 /// `k` has `q.len()` rows of 64 keys.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn scores<const N: usize>(q: &[f32], k: *const f32) -> [__m256; KEYS] {
-    let mut s = [_mm256_setzero_ps(); N];
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+unsafe fn scores<const N: usize>(q: &[f32], k: *const f32) -> [F32s; KEYS] {
+    let mut s = [zero(); N];
     for (d, &q) in q.iter().enumerate() {
-        let q = _mm256_set1_ps(q);
+        let q = splat(q);
         for (i, s) in s.iter_mut().enumerate() {
             // SAFETY: the caller's promise.
-            let k = unsafe { _mm256_loadu_ps(k.add(d * TILE_KEYS + 8 * i)) };
-            *s = _mm256_fmadd_ps(q, k, *s);
+            let k = unsafe { load(k.add(d * TILE_KEYS + 8 * i)) };
+            *s = fma(q, k, *s);
         }
     }
-    std::array::from_fn(|i| if i < N { s[i] } else { _mm256_setzero_ps() })
+    std::array::from_fn(|i| if i < N { s[i] } else { zero() })
 }
 
 /// `p_k = exp(s_k * scale - m)`, +0 where not visible.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn softmax(mut s: [__m256; KEYS], visible: usize, scale: f32) -> ([f32; TILE_KEYS], Weights) {
-    let scale = _mm256_set1_ps(scale);
-    let first = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    let least = _mm256_set1_ps(f32::NEG_INFINITY);
-    let mut seen = [least; KEYS];
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+fn softmax(mut s: [F32s; KEYS], visible: usize, scale: f32) -> ([f32; TILE_KEYS], Weights) {
+    let scale = splat(scale);
+    let least = splat(f32::NEG_INFINITY);
+    let mut seen = [first(0); KEYS];
     let mut most = least;
     for (i, s) in s.iter_mut().enumerate() {
-        let left = _mm256_set1_epi32(visible as i32 - 8 * i as i32);
-        seen[i] = _mm256_castsi256_ps(_mm256_cmpgt_epi32(left, first));
-        *s = _mm256_mul_ps(*s, scale);
+        seen[i] = first(visible as i32 - 8 * i as i32);
+        *s = mul(*s, scale);
         // A NaN score gives way to what is there.
-        most = _mm256_max_ps(_mm256_blendv_ps(least, *s, seen[i]), most);
+        most = larger(select(seen[i], *s, least), most);
     }
     let m = largest(most);
     let mut p = [0.0; TILE_KEYS];
     for (i, s) in s.iter_mut().enumerate() {
-        *s = _mm256_and_ps(exp(_mm256_sub_ps(*s, _mm256_set1_ps(m))), seen[i]);
+        *s = kept(exp(sub(*s, splat(m))), seen[i]);
         // SAFETY: 8 of 64 values.
-        unsafe { _mm256_storeu_ps(p.as_mut_ptr().add(8 * i), *s) };
+        unsafe { store(p.as_mut_ptr().add(8 * i), *s) };
     }
-    let lanes = std::array::from_fn(|j| _mm256_add_ps(s[j], s[j + KEYS / 2]));
+    let lanes = std::array::from_fn(|j| add(s[j], s[j + KEYS / 2]));
     (p, Weights { m, l: fold(lanes) })
 }
 
@@ -156,7 +166,7 @@ fn softmax(mut s: [__m256; KEYS], visible: usize, scale: f32) -> ([f32; TILE_KEY
 /// # Safety
 /// `v` has `visible` rows of `o.len()` values, and `o` 8 N values from `from` on.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
 unsafe fn values<const N: usize>(
     p: &[f32; TILE_KEYS],
     visible: usize,
@@ -164,24 +174,27 @@ unsafe fn values<const N: usize>(
     from: usize,
     o: &mut [f32],
 ) -> usize {
-    let mut sums = [_mm256_setzero_ps(); N];
+    let mut sums = [zero(); N];
     for (key, &p) in p[..visible].iter().enumerate() {
-        let p = _mm256_set1_ps(p);
+        let p = splat(p);
         for (i, sum) in sums.iter_mut().enumerate() {
             // SAFETY: the caller's promise.
-            let v = unsafe { _mm256_loadu_ps(v.as_ptr().add(key * o.len() + from + 8 * i)) };
-            *sum = _mm256_fmadd_ps(p, v, *sum);
+            let v = unsafe { load(v.as_ptr().add(key * o.len() + from + 8 * i)) };
+            *sum = fma(p, v, *sum);
         }
     }
     for (i, &sum) in sums.iter().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { _mm256_storeu_ps(o.as_mut_ptr().add(from + 8 * i), flush(sum)) };
+        unsafe { store(o.as_mut_ptr().add(from + 8 * i), flush(sum)) };
     }
     8 * N
 }
 
 /// `o1 = fma(o1, f1, o2 * f2)`.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn merge_f32_avx2(o1: &mut [f32], f1: f32, o2: &[f32], f2: f32) {
+///
+/// # Safety
+/// The CPU has the features of [`crate::lanes`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn merge_f32_vector(o1: &mut [f32], f1: f32, o2: &[f32], f2: f32) {
     attention_scalar::merge_f32(o1, f1, o2, f2);
 }

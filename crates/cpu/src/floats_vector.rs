@@ -4,16 +4,15 @@
     reason = "rows, panels and groups index several arrays at once, with constant bounds"
 )]
 
-use std::arch::x86_64::*;
 use std::ops::Range;
 
 use arith::format::Format;
 use arith::linear::{GROUPS, group_slices};
 
-use crate::gemv_avx2::store;
+use crate::lanes::*;
 use crate::pack::{LANES, Linear};
 use crate::project::{Inputs, Outputs, slice_values};
-use crate::vector_avx2::load_halves;
+use crate::vector::put_groups;
 
 /// Formats as constants of the kernels.
 const F32: u8 = 0;
@@ -24,8 +23,8 @@ const BF16: u8 = 2;
 ///
 /// # Safety
 /// The CPU has AVX2, FMA and F16C; no other thread may write `panels` of `rows`.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn project_f32_floats_avx2(
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn project_f32_floats_vector(
     linear: &Linear,
     inputs: &Inputs<'_>,
     panels: Range<usize>,
@@ -54,8 +53,8 @@ impl Job<'_> {
     /// Cuts a job into tiles with enough sums in flight to hide the latency of an fma.
     ///
     /// # Safety
-    /// As [`project_f32_floats_avx2`].
-    #[target_feature(enable = "avx2,fma,f16c")]
+    /// As [`project_f32_floats_vector`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
     unsafe fn all<const F: u8>(&self, panels: Range<usize>, rows: Range<usize>) {
         let mut row = rows.start;
         while row < rows.end {
@@ -79,8 +78,8 @@ impl Job<'_> {
     /// R rows with P panels; gives P.
     ///
     /// # Safety
-    /// As [`project_f32_floats_avx2`].
-    #[target_feature(enable = "avx2,fma,f16c")]
+    /// As [`project_f32_floats_vector`].
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
     unsafe fn tile<const F: u8, const P: usize, const R: usize>(
         &self,
         panel: usize,
@@ -89,7 +88,7 @@ impl Job<'_> {
         let cols = self.linear.cols;
         let w: [&[u8]; P] = std::array::from_fn(|p| self.linear.panel(panel + p));
         let x: [&[f32]; R] = std::array::from_fn(|r| self.inputs.x.row(row + r));
-        let zero = _mm256_setzero_ps();
+        let zero = zero();
         let mut groups = [[[zero; R]; P]; GROUPS];
         let slices = self.inputs.a16.slices;
         for (group, g) in groups.iter_mut().enumerate() {
@@ -98,19 +97,18 @@ impl Job<'_> {
                 for k in slice_values(slice, cols) {
                     // SAFETY: k is below the K of the panels and of the rows.
                     unsafe {
-                        let x: [__m256; R] =
-                            std::array::from_fn(|r| _mm256_set1_ps(*x[r].get_unchecked(k)));
+                        let x: [F32s; R] = std::array::from_fn(|r| splat(*x[r].get_unchecked(k)));
                         for p in 0..P {
                             let w = widen::<F>(w[p].as_ptr(), k);
                             for r in 0..R {
-                                acc[p][r] = _mm256_fmadd_ps(w, x[r], acc[p][r]);
+                                acc[p][r] = fma(w, x[r], acc[p][r]);
                             }
                         }
                     }
                 }
                 for p in 0..P {
                     for r in 0..R {
-                        g[p][r] = _mm256_add_ps(g[p][r], acc[p][r]);
+                        g[p][r] = add(g[p][r], acc[p][r]);
                     }
                 }
             }
@@ -121,7 +119,7 @@ impl Job<'_> {
                 let spoilt = self.inputs.a16.spoilt[row + r];
                 // SAFETY: the caller's promise.
                 let out = unsafe { self.out.panel(row + r, panel + p, lanes) };
-                store(std::array::from_fn(|k| groups[k][p][r]), spoilt, out);
+                put_groups(std::array::from_fn(|k| groups[k][p][r]), spoilt, out);
             }
         }
         P
@@ -133,18 +131,14 @@ impl Job<'_> {
 /// # Safety
 /// The panel must have it.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn widen<const F: u8>(panel: *const u8, k: usize) -> __m256 {
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+unsafe fn widen<const F: u8>(panel: *const u8, k: usize) -> F32s {
     // SAFETY: the caller's promise.
     unsafe {
         match F {
-            F32 => _mm256_loadu_ps(panel.cast::<f32>().add(k * LANES)),
+            F32 => load(panel.cast::<f32>().add(k * LANES)),
             F16 => load_halves(panel.add(2 * k * LANES)),
-            _ => {
-                let halves = _mm_loadu_si128(panel.add(2 * k * LANES).cast());
-                let wide = _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves));
-                _mm256_castsi256_ps(wide)
-            }
+            _ => load_brains(panel.add(2 * k * LANES)),
         }
     }
 }

@@ -1,31 +1,33 @@
 //! Gated DeltaNet kernels: eight channels, heads or value columns a vector.
 
-use std::arch::x86_64::*;
-
 use arith::gdn::KEY_LANES;
 
 use crate::gdn::{Heads, Step, Strip};
 use crate::gdn_scalar;
-use crate::vector_avx2::{exp, flush, negate, sigmoid, silu, softplus};
+use crate::lanes::*;
+use crate::vector::{exp, flush, sigmoid, silu, softplus};
 
 /// Rows of S that are asked of memory before their turn.
 const AHEAD: usize = 32;
 
 /// The taps of [`arith::gdn::convolve`], then silu, flushed.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn convolve_f32_avx2(taps: &[&[f32]], rows: &[&[f32]], out: &mut [f32]) {
+///
+/// # Safety
+/// The CPU has the features of [`crate::lanes`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn convolve_f32_vector(taps: &[&[f32]], rows: &[&[f32]], out: &mut [f32]) {
     let n = out.len();
     assert!(taps.iter().chain(rows).all(|each| each.len() == n) && taps.len() == rows.len());
     let whole = n / 8 * 8;
     for c in (0..whole).step_by(8) {
         // SAFETY: eight of the `n` values of each from `c` on.
         unsafe {
-            let mut sum = _mm256_setzero_ps();
+            let mut sum = zero();
             for (taps, row) in taps.iter().zip(rows) {
-                let tap = _mm256_loadu_ps(taps.as_ptr().add(c));
-                sum = _mm256_fmadd_ps(tap, _mm256_loadu_ps(row.as_ptr().add(c)), sum);
+                let tap = load(taps.as_ptr().add(c));
+                sum = fma(tap, load(row.as_ptr().add(c)), sum);
             }
-            _mm256_storeu_ps(out.as_mut_ptr().add(c), flush(silu(sum)));
+            store(out.as_mut_ptr().add(c), flush(silu(sum)));
         }
     }
     for c in whole..n {
@@ -36,24 +38,27 @@ pub(crate) fn convolve_f32_avx2(taps: &[&[f32]], rows: &[&[f32]], out: &mut [f32
 }
 
 /// [`arith::gdn::beta`] and [`arith::gdn::decay`] of every head.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn gates_f32_avx2(heads: Heads<'_>, beta: &mut [f32], decay: &mut [f32]) {
+///
+/// # Safety
+/// The CPU has the features of [`crate::lanes`].
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn gates_f32_vector(heads: Heads<'_>, beta: &mut [f32], decay: &mut [f32]) {
     let eight = |from: &[f32], at: usize| {
         let mut values = [0.0; 8];
         let from = &from[at..from.len().min(at + 8)];
         values[..from.len()].copy_from_slice(from);
         // SAFETY: eight values.
-        unsafe { _mm256_loadu_ps(values.as_ptr()) }
+        unsafe { load(values.as_ptr()) }
     };
     for (i, (beta, decay)) in beta.chunks_mut(8).zip(decay.chunks_mut(8)).enumerate() {
         let at = 8 * i;
         let taken = flush(sigmoid(eight(heads.b, at)));
-        let step = softplus(_mm256_add_ps(eight(heads.a, at), eight(heads.dt_bias, at)));
-        let kept = flush(exp(negate(_mm256_mul_ps(eight(heads.amplitude, at), step))));
+        let step = softplus(add(eight(heads.a, at), eight(heads.dt_bias, at)));
+        let kept = flush(exp(negate(mul(eight(heads.amplitude, at), step))));
         for (to, from) in [(beta, taken), (decay, kept)] {
             let mut values = [0.0; 8];
             // SAFETY: eight values.
-            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), from) };
+            unsafe { store(values.as_mut_ptr(), from) };
             to.copy_from_slice(&values[..to.len()]);
         }
     }
@@ -63,8 +68,8 @@ pub(crate) fn gates_f32_avx2(heads: Heads<'_>, beta: &mut [f32], decay: &mut [f3
 ///
 /// # Safety
 /// No other thread may have the strip.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) unsafe fn delta_f32_avx2(strip: &Strip<'_>, tile: &mut [f32]) {
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+pub(crate) unsafe fn delta_f32_vector(strip: &Strip<'_>, tile: &mut [f32]) {
     let mut left = strip.columns.clone();
     while !left.is_empty() {
         let part = |n: usize| Strip { columns: left.start..left.start + n, ..strip.clone() };
@@ -85,7 +90,7 @@ pub(crate) unsafe fn delta_f32_avx2(strip: &Strip<'_>, tile: &mut [f32]) {
 }
 
 /// N vectors of columns, one a lane of sums over the dims of a key.
-type Sums<const N: usize> = [[__m256; N]; KEY_LANES];
+type Sums<const N: usize> = [[F32s; N]; KEY_LANES];
 
 /// All rows of 8 N columns; gives the columns done. Between two rows S stays in `tile`, and one
 /// pass over it ends a row and begins the next.
@@ -93,7 +98,7 @@ type Sums<const N: usize> = [[__m256; N]; KEY_LANES];
 /// # Safety
 /// No other thread may have the strip; it has 8 N columns and a row.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
 unsafe fn columns<const N: usize>(strip: &Strip<'_>, tile: &mut [f32]) -> usize {
     let (dims, stride, rows) = (strip.shape.key_dim, strip.shape.value_dim, &strip.walk.rows);
     assert!(strip.columns.len() == 8 * N && !rows.is_empty());
@@ -125,7 +130,7 @@ unsafe fn columns<const N: usize>(strip: &Strip<'_>, tile: &mut [f32]) -> usize 
             }
             let out = strip.out(r);
             for (j, &y) in fold(&y).iter().enumerate() {
-                _mm256_storeu_ps(out.as_mut_ptr().add(8 * j), flush(y));
+                store(out.as_mut_ptr().add(8 * j), flush(y));
             }
         }
     }
@@ -134,11 +139,11 @@ unsafe fn columns<const N: usize>(strip: &Strip<'_>, tile: &mut [f32]) -> usize 
 
 /// Folds four lanes by 2, then 1.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn fold<const N: usize>(sums: &Sums<N>) -> [__m256; N] {
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+fn fold<const N: usize>(sums: &Sums<N>) -> [F32s; N] {
     std::array::from_fn(|j| {
-        let a = _mm256_add_ps(sums[0][j], sums[2][j]);
-        _mm256_add_ps(a, _mm256_add_ps(sums[1][j], sums[3][j]))
+        let a = add(sums[0][j], sums[2][j]);
+        add(a, add(sums[1][j], sums[3][j]))
     })
 }
 
@@ -147,13 +152,13 @@ fn fold<const N: usize>(sums: &Sums<N>) -> [__m256; N] {
 /// # Safety
 /// The step has 8 N values.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn delta<const N: usize>(step: &Step<'_>, m: &Sums<N>) -> [__m256; N] {
-    let (m, beta) = (fold(m), _mm256_set1_ps(step.gates.beta));
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+unsafe fn delta<const N: usize>(step: &Step<'_>, m: &Sums<N>) -> [F32s; N] {
+    let (m, beta) = (fold(m), splat(step.gates.beta));
     std::array::from_fn(|j| {
         // SAFETY: the caller's promise.
-        let value = unsafe { _mm256_loadu_ps(step.value.as_ptr().add(8 * j)) };
-        flush(_mm256_mul_ps(beta, _mm256_sub_ps(value, m[j])))
+        let value = unsafe { load(step.value.as_ptr().add(8 * j)) };
+        flush(mul(beta, sub(value, m[j])))
     })
 }
 
@@ -162,31 +167,31 @@ unsafe fn delta<const N: usize>(step: &Step<'_>, m: &Sums<N>) -> [__m256; N] {
 /// # Safety
 /// `from` has a row of 8 N values each `stride` for every dim of the key, and `tile` dense ones.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
 unsafe fn begin<const N: usize>(
     step: &Step<'_>,
     from: *const f32,
     stride: usize,
     tile: *mut f32,
 ) -> Sums<N> {
-    let decay = _mm256_set1_ps(step.gates.decay);
+    let decay = splat(step.gates.decay);
     let ahead = AHEAD * stride;
-    let mut sums = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    let mut sums = [[zero(); N]; KEY_LANES];
     for (lane, sums) in sums.iter_mut().enumerate() {
-        let mut m = [_mm256_setzero_ps(); N];
+        let mut m = [zero(); N];
         // SAFETY: the caller's promise; a prefetch may go past the end.
         unsafe {
             let (mut key, mut from) = (step.key.as_ptr().add(lane), from.add(lane * stride));
             let mut tile = tile.add(lane * 8 * N);
             for _ in 0..step.key.len() / KEY_LANES {
                 for line in 0..N.div_ceil(2) {
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead + 16 * line).cast());
+                    prefetch(from.wrapping_add(ahead + 16 * line));
                 }
-                let x = _mm256_broadcast_ss(&*key);
+                let x = splat(*key);
                 for (j, m) in m.iter_mut().enumerate() {
-                    let s = flush(_mm256_mul_ps(_mm256_loadu_ps(from.add(8 * j)), decay));
-                    _mm256_storeu_ps(tile.add(8 * j), s);
-                    *m = _mm256_fmadd_ps(s, x, *m);
+                    let s = flush(mul(load(from.add(8 * j)), decay));
+                    store(tile.add(8 * j), s);
+                    *m = fma(s, x, *m);
                 }
                 key = key.wrapping_add(KEY_LANES);
                 from = from.wrapping_add(KEY_LANES * stride);
@@ -203,33 +208,33 @@ unsafe fn begin<const N: usize>(
 /// # Safety
 /// `tile` has a row of 8 N values for every dim of the key.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
 unsafe fn turn<const N: usize>(
     step: &Step<'_>,
     next: &Step<'_>,
-    delta: &[__m256; N],
+    delta: &[F32s; N],
     tile: *mut f32,
 ) -> (Sums<N>, Sums<N>) {
-    let decay = _mm256_set1_ps(next.gates.decay);
-    let mut ys = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    let decay = splat(next.gates.decay);
+    let mut ys = [[zero(); N]; KEY_LANES];
     let mut ms = ys;
     for (lane, (ys, ms)) in ys.iter_mut().zip(&mut ms).enumerate() {
-        let (mut y, mut m) = ([_mm256_setzero_ps(); N], [_mm256_setzero_ps(); N]);
+        let (mut y, mut m) = ([zero(); N], [zero(); N]);
         // SAFETY: the caller's promise; queries and keys have one length.
         unsafe {
             let (mut key, mut query) = (step.key.as_ptr().add(lane), step.query.as_ptr().add(lane));
             let mut after = next.key.as_ptr().add(lane);
             let mut tile = tile.add(lane * 8 * N);
             for _ in 0..step.key.len() / KEY_LANES {
-                let (k, q) = (_mm256_broadcast_ss(&*key), _mm256_broadcast_ss(&*query));
-                let n = _mm256_broadcast_ss(&*after);
+                let (k, q) = (splat(*key), splat(*query));
+                let n = splat(*after);
                 for j in 0..N {
                     let at = tile.add(8 * j);
-                    let s = flush(_mm256_fmadd_ps(k, delta[j], _mm256_loadu_ps(at)));
-                    y[j] = _mm256_fmadd_ps(s, q, y[j]);
-                    let s = flush(_mm256_mul_ps(s, decay));
-                    m[j] = _mm256_fmadd_ps(s, n, m[j]);
-                    _mm256_storeu_ps(at, s);
+                    let s = flush(fma(k, delta[j], load(at)));
+                    y[j] = fma(s, q, y[j]);
+                    let s = flush(mul(s, decay));
+                    m[j] = fma(s, n, m[j]);
+                    store(at, s);
                 }
                 key = key.wrapping_add(KEY_LANES);
                 query = query.wrapping_add(KEY_LANES);
@@ -247,28 +252,28 @@ unsafe fn turn<const N: usize>(
 /// # Safety
 /// `to` has a row of 8 N values each `stride` for every dim of the key, and `tile` dense ones.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
 unsafe fn end<const N: usize>(
     step: &Step<'_>,
-    delta: &[__m256; N],
+    delta: &[F32s; N],
     tile: *const f32,
     to: *mut f32,
     stride: usize,
 ) -> Sums<N> {
-    let mut sums = [[_mm256_setzero_ps(); N]; KEY_LANES];
+    let mut sums = [[zero(); N]; KEY_LANES];
     for (lane, sums) in sums.iter_mut().enumerate() {
-        let mut y = [_mm256_setzero_ps(); N];
+        let mut y = [zero(); N];
         // SAFETY: the caller's promise; queries and keys have one length.
         unsafe {
             let (mut key, mut query) = (step.key.as_ptr().add(lane), step.query.as_ptr().add(lane));
             let (mut tile, mut to) = (tile.add(lane * 8 * N), to.add(lane * stride));
             for _ in 0..step.key.len() / KEY_LANES {
-                let (k, q) = (_mm256_broadcast_ss(&*key), _mm256_broadcast_ss(&*query));
+                let (k, q) = (splat(*key), splat(*query));
                 for j in 0..N {
-                    let s = _mm256_loadu_ps(tile.add(8 * j));
-                    let s = flush(_mm256_fmadd_ps(k, delta[j], s));
-                    _mm256_storeu_ps(to.add(8 * j), s);
-                    y[j] = _mm256_fmadd_ps(s, q, y[j]);
+                    let s = load(tile.add(8 * j));
+                    let s = flush(fma(k, delta[j], s));
+                    store(to.add(8 * j), s);
+                    y[j] = fma(s, q, y[j]);
                 }
                 key = key.wrapping_add(KEY_LANES);
                 query = query.wrapping_add(KEY_LANES);
