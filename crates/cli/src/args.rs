@@ -193,9 +193,12 @@ pub struct Serve {
     /// Most requests that wait for a free stream; more get 429.
     #[arg(long, value_name = "N", default_value_t = Settings::default().queue)]
     pub queue: u32,
-    /// Rounds in flight.
-    #[arg(long, value_name = "N", default_value_t = Settings::default().depth)]
-    pub depth: u32,
+    /// Rounds in flight [default: one more than there are ranks; 1 for one rank].
+    #[arg(long, value_name = "N")]
+    pub depth: Option<u32>,
+    /// How long requests wait for a ring that broke before they fail; 0 fails them at once.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub continue_s: u32,
     /// Longest time that running replies get to finish after Ctrl-C or SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain: u32,

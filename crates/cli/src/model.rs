@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use arith::attention::KvDtype;
@@ -49,8 +50,10 @@ pub struct Settings {
     pub streams: u32,
     /// Most prompt rows of one stream in a round.
     pub chunk: u32,
-    /// Rounds in flight.
-    pub depth: u32,
+    /// Rounds in flight; what the world needs where nothing is said.
+    pub depth: Option<u32>,
+    /// Seconds that requests wait for a ring that broke.
+    pub continue_s: u32,
     /// Most requests waiting.
     pub queue: u32,
     /// Boundary through the wire codec after every layer (one process).
@@ -70,7 +73,8 @@ impl Default for Settings {
             context: None,
             streams: 8,
             chunk: 512,
-            depth: 1,
+            depth: None,
+            continue_s: 0,
             queue: 64,
             loop_mode: false,
             #[cfg(test)]
@@ -80,6 +84,14 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Rounds in flight of a ring of `world`: one a stage, and one more on its way, so that no
+    /// stage waits for a hop. One rank alone has nothing to overlap.
+    #[must_use]
+    pub fn depth(&self, world: u32) -> u32 {
+        let needed = if world == 1 { 1 } else { world + 1 };
+        self.depth.unwrap_or(needed.min(wire::limit::DEPTH_MAX))
+    }
+
     /// The shapes of a ring with these settings.
     ///
     /// # Errors
@@ -93,7 +105,9 @@ impl Settings {
         ensure!((1..=1024).contains(&self.streams), "--streams {}: 1 to 1024", self.streams);
         ensure!((1..=4096).contains(&self.chunk), "--chunk {}: 1 to 4096", self.chunk);
         let depths = 1..=wire::limit::DEPTH_MAX;
-        ensure!(depths.contains(&self.depth), "--depth {}: 1 to {}", self.depth, depths.end());
+        if let Some(depth) = self.depth {
+            ensure!(depths.contains(&depth), "--depth {depth}: 1 to {}", depths.end());
+        }
         // One stream may use the whole context; more share two of them.
         let pages = pages_of(context_max) * self.streams.min(2) + self.streams;
         Ok(Shapes {
@@ -285,7 +299,8 @@ impl Model {
             layout: self.layout.clone(),
             model,
             shapes: self.shapes,
-            depth: self.settings.depth,
+            depth: self.settings.depth(self.layout.world()),
+            patience: Duration::from_secs(self.settings.continue_s.into()),
             times: BootTimes::default(),
             queue_max: self.settings.queue,
             canary,

@@ -9,11 +9,12 @@ use sched::{Event, Request, RequestId};
 use sha2::{Digest, Sha256};
 
 use crate::error::RingError;
-use crate::inbox::{self, Wake};
 use crate::rounds::Rounds;
 
 /// Tokens of the canary's reply.
 const TOKENS: u32 = 3;
+/// Rows of the probe: enough that kernels work as in a prompt.
+const PROBE_ROWS: usize = 16;
 /// Requests count from 1, so this one is never a client's.
 const CANARY: RequestId = RequestId(0);
 
@@ -52,11 +53,11 @@ impl Canary {
 /// # Errors
 /// `OtherCanary` where the hash differs from the expected one, or from itself.
 pub(crate) fn fly(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingError> {
-    let first = flight(rounds, canary)?;
+    let first = flight(rounds, canary.prompt.clone(), TOKENS)?;
     let (expected, from) = match (canary.expected, canary.kept(), &canary.kept_at) {
         (Some(expected), ..) => (expected, "an earlier boot".to_owned()),
         (None, Some(kept), Some(path)) => (kept, path.display().to_string()),
-        _ => (flight(rounds, canary)?, "a second flight".to_owned()),
+        _ => (flight(rounds, canary.prompt.clone(), TOKENS)?, "a second flight".to_owned()),
     };
     if first == expected {
         canary.keep(&first);
@@ -69,10 +70,24 @@ fn hex(hash: &[u8; 32]) -> String {
     hash[..8].iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn flight(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingError> {
+/// Sends one chunk of rows round, so that the ring's pace is known before the first long prompt.
+///
+/// # Errors
+/// What broke the ring.
+pub(crate) fn probe(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<(), RingError> {
+    let rows = PROBE_ROWS.min(rounds.lead.sched.context_max() as usize - 1);
+    let prompt: Vec<u32> = canary.prompt.iter().copied().cycle().take(rows).collect();
+    flight(rounds, prompt, 1).map(drop)
+}
+
+fn flight(
+    rounds: &mut Rounds<'_>,
+    prompt: Vec<u32>,
+    max_tokens: u32,
+) -> Result<[u8; 32], RingError> {
     let request = Request {
-        prompt: canary.prompt.clone(),
-        max_tokens: TOKENS,
+        prompt,
+        max_tokens,
         stop_tokens: Vec::new(),
         sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         prompt_logits: false,
@@ -86,12 +101,10 @@ fn flight(rounds: &mut Rounds<'_>, canary: &Canary) -> Result<[u8; 32], RingErro
     rounds.owners.insert(CANARY, owner);
     let mut hash = Sha256::new();
     // Until the rounds that close its stream on every rank are back too.
-    while !rounds.sched.idle() {
-        rounds.issue()?;
-        match inbox::wait(&rounds.links.inbound, rounds.deadline())? {
-            Wake::Frame(frame) => rounds.land(frame)?,
-            Wake::Poke => {}
-            Wake::Late => return Err(rounds.stalled()),
+    while !rounds.lead.is_idle() {
+        rounds.look()?;
+        if !rounds.lead.is_idle() {
+            rounds.turn()?;
         }
         while let Ok(event) = events.try_recv() {
             match event {

@@ -1,21 +1,19 @@
 //! Every rank but 0: waits for rank 0, boots, then computes what the plans say, for ever.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arith::base::Rank;
 use stage::{Engine, Input};
-use wire::cancel::Cancel;
 use wire::control::Describe;
-use wire::frame::{Frame, Kind};
 use wire::plan::Plan;
 
 use crate::boot::{self, BootTimes};
 use crate::error::RingError;
-use crate::hop::{self, Hop};
 use crate::inbox::{self, Wake};
 use crate::join::Join;
 use crate::link::Neighbours;
+use crate::step::{Action, Event, Follow, Rows};
 
 /// A follower's facts and its way to its neighbours.
 pub struct Follower<J> {
@@ -71,74 +69,69 @@ impl<J: Join> Follower<J> {
     ) -> Result<std::convert::Infallible, RingError> {
         let rank = self.describe.rank;
         tracing::info!("rank {rank}: connected, epoch {:016x}", links.epoch.0);
-        boot::follow(links, &self.describe, &self.times, engine)?;
+        let agree = boot::follow(links, &self.describe, &self.times, engine)?;
         tracing::info!("rank {rank}: ready");
-        let hop = Hop::of(rank.0, self.world);
-        let mut out = Vec::new();
-        let mut done = 0;
+        let (hidden, depth) = (engine.hidden(), agree.depth);
+        let mut core = Follow::new(rank, self.world, links.epoch, hidden, depth);
+        let mut work = VecDeque::new();
         loop {
-            let (mut frame, mut plan) = self.next_plan(links, engine)?;
-            let hidden = engine.hidden();
-            let rows = match plan.rows() {
-                0 => Vec::new(),
-                n => {
-                    let arrived = self.next_frame(links, engine)?;
-                    hop::expect(&arrived, Kind::Rows, frame.round)?;
-                    wire::rows::decode(&arrived.payload, n, hidden).map_err(|error| {
-                        RingError::Wire { from: before(rank, self.world), error }
-                    })?
-                }
-            };
-            links.set_progress(frame.round, done);
-            engine
-                .step(&plan, Input::Rows(&rows), &mut out)
-                .map_err(|error| RingError::Stage { rank, error })?;
-            if !plan.keeps.is_empty() {
-                for (keep, held) in plan.keeps.iter_mut().zip(engine.held()) {
-                    keep.held &= held;
-                }
-                frame.payload = plan.encode()?;
+            // All that is there before the device is busy: a cancel may spare it rows.
+            while let Some(wake) = inbox::poll(&links.inbound)? {
+                self.woken(&mut core, wake, links, engine, &mut work)?;
             }
-            done = frame.round.0;
-            links.set_progress(frame.round, done);
-            hop::send(&links.outbound, frame.round, &plan, frame.payload, hop, &out, hidden)?;
+            let Some((plan, rows)) = work.pop_front() else {
+                let wake = inbox::wait(&links.inbound, None)?;
+                self.woken(&mut core, wake, links, engine, &mut work)?;
+                continue;
+            };
+            let mut values = Vec::new();
+            engine
+                .step(&plan, Input::Rows(&rows), &mut values)
+                .map_err(|error| RingError::Stage { rank, error })?;
+            let held = engine.held().to_vec();
+            let actions = core.step(Event::Computed { values, held })?;
+            perform(actions, &core, links, engine, &mut work)?;
         }
     }
 
-    fn next_plan(
+    fn woken(
         &self,
+        core: &mut Follow,
+        wake: Wake,
         links: &Neighbours,
         engine: &mut dyn Engine,
-    ) -> Result<(Frame, Plan), RingError> {
-        let frame = self.next_frame(links, engine)?;
-        hop::expect(&frame, Kind::Plan, frame.round)?;
-        let plan = Plan::decode(&frame.payload)
-            .map_err(|error| RingError::Wire { from: Rank(0), error })?;
-        Ok((frame, plan))
-    }
-
-    /// The next plan or rows frame; cancels on the way reach the engine at once.
-    fn next_frame(&self, links: &Neighbours, engine: &mut dyn Engine) -> Result<Frame, RingError> {
-        loop {
-            match inbox::wait(&links.inbound, None)? {
-                Wake::Frame(frame) if frame.kind == Kind::Cancel => {
-                    if let Ok(cancel) = Cancel::decode(&frame.payload)
-                        && cancel.epoch == links.epoch
-                    {
-                        engine.skip(cancel.stream);
-                    }
-                }
-                Wake::Frame(frame) => return Ok(frame),
-                Wake::Poke | Wake::Late if self.stop.load(Ordering::Acquire) => {
-                    return Err(RingError::Shutdown);
-                }
-                Wake::Poke | Wake::Late => {}
+        work: &mut VecDeque<(Plan, Vec<f32>)>,
+    ) -> Result<(), RingError> {
+        match wake {
+            Wake::Frame(frame) => {
+                let actions = core.step(Event::Frame(frame))?;
+                perform(actions, core, links, engine, work)
             }
+            Wake::Poke | Wake::Late if self.stop.load(Ordering::Acquire) => {
+                Err(RingError::Shutdown)
+            }
+            Wake::Poke | Wake::Late => Ok(()),
         }
     }
 }
 
-/// The rank whose frames arrive here.
-fn before(rank: Rank, world: u32) -> Rank {
-    Rank((rank.0 + world - 1) % world)
+/// Does what is not the device's, and leaves that in `work`.
+fn perform(
+    actions: Vec<Action>,
+    core: &Follow,
+    links: &Neighbours,
+    engine: &mut dyn Engine,
+    work: &mut VecDeque<(Plan, Vec<f32>)>,
+) -> Result<(), RingError> {
+    let (round, done) = core.progress();
+    links.set_progress(round, done);
+    for action in actions {
+        match action {
+            Action::Send(frame) => links.outbound.send(frame)?,
+            Action::Skip(stream) => engine.skip(stream),
+            Action::Stage { plan, rows: Rows::Values(rows), .. } => work.push_back((plan, rows)),
+            other => unreachable!("a follower has no {other:?}"),
+        }
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 
 use sched::{Event, Refusal, Request, RequestId};
+use tokio::sync::watch;
 
 use crate::link::Waker;
 
@@ -75,10 +76,44 @@ pub struct Facts {
     pub pages: u32,
 }
 
+/// The state as the handle sees it, and whether requests wait for a better one.
+#[derive(Clone, Debug)]
+pub(crate) struct Published(watch::Sender<(RingState, bool)>);
+
+impl Published {
+    fn new(state: RingState) -> Self {
+        Self(watch::Sender::new((state, false)))
+    }
+
+    fn state(&self) -> RingState {
+        self.0.borrow().0.clone()
+    }
+
+    fn set_state(&self, state: RingState) {
+        self.0.send_modify(|published| published.0 = state);
+    }
+
+    /// From now on new requests wait for the ring to serve, or are refused while it does not.
+    pub(crate) fn hold(&self, holds: bool) {
+        self.0.send_modify(|published| published.1 = holds);
+    }
+
+    fn holds(&self) -> bool {
+        self.0.borrow().1
+    }
+
+    fn refusal(&self) -> Option<RingState> {
+        match &*self.0.borrow() {
+            (RingState::Ready, _) | (RingState::Booting(_) | RingState::Waiting(_), true) => None,
+            (state, _) => Some(state.clone()),
+        }
+    }
+}
+
 /// What the two ends share besides the commands.
 #[derive(Debug)]
 struct Shared {
-    state: RwLock<RingState>,
+    state: Published,
     facts: RwLock<Facts>,
     /// Wakes the driver where it waits for its neighbours.
     waker: Mutex<Option<Waker>>,
@@ -134,7 +169,7 @@ pub struct Driver {
 pub fn pair() -> (Handle, Driver) {
     let (sender, receiver) = mpsc::channel();
     let shared = Arc::new(Shared {
-        state: RwLock::new(RingState::Booting("starting".into())),
+        state: Published::new(RingState::Booting("starting".into())),
         facts: RwLock::default(),
         waker: Mutex::default(),
         draining: AtomicBool::new(false),
@@ -146,13 +181,18 @@ pub fn pair() -> (Handle, Driver) {
 impl Driver {
     /// The state last published.
     pub fn state(&self) -> RingState {
-        locked(self.shared.state.read()).clone()
+        self.shared.state.state()
+    }
+
+    /// Where the state is published.
+    pub(crate) fn published(&self) -> Published {
+        self.shared.state.clone()
     }
 
     /// Publishes the state; once draining, only that.
     pub fn set_state(&self, state: RingState) {
         let state = if self.draining() { RingState::Draining } else { state };
-        *locked(self.shared.state.write()) = state;
+        self.shared.state.set_state(state);
     }
 
     /// Publishes facts.
@@ -185,12 +225,38 @@ impl Handle {
     /// Submits a request; the verdict comes before any event.
     ///
     /// # Errors
-    /// The scheduler's refusals; `NotReady` with the state while the ring does not serve.
+    /// The scheduler's refusals; `NotReady` with the state while the ring does not serve. A ring
+    /// that is to be back soon is waited for.
     pub async fn submit(&self, request: Request) -> Result<Reply, Refusal> {
-        let state = self.state();
-        if state != RingState::Ready {
-            return Err(Refusal::NotReady(state.to_string()));
+        loop {
+            self.served().await?;
+            match self.submit_now(request.clone()).await {
+                // It broke meanwhile.
+                Err(Refusal::NotReady(_)) if self.commands.shared.state.holds() => {
+                    tokio::task::yield_now().await;
+                }
+                verdict => return verdict,
+            }
         }
+    }
+
+    /// Waits for a ring that serves, as long as that is to be expected.
+    async fn served(&self) -> Result<(), Refusal> {
+        let mut published = self.commands.shared.state.0.subscribe();
+        let settled = published.wait_for(|(state, holds)| *state == RingState::Ready || !holds);
+        let state = match settled.await {
+            Ok(published) => published.0.clone(),
+            Err(_) => self.state(),
+        };
+        if state == RingState::Ready { Ok(()) } else { Err(Refusal::NotReady(state.to_string())) }
+    }
+
+    /// What a request would be refused with now; `None` where it is taken or waits.
+    pub fn refusal(&self) -> Option<RingState> {
+        self.commands.shared.state.refusal()
+    }
+
+    async fn submit_now(&self, request: Request) -> Result<Reply, Refusal> {
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed) + 1);
         let (sender, events) = tokio::sync::mpsc::channel(request.max_tokens as usize + 64);
         let (answer, verdict) = tokio::sync::oneshot::channel();
@@ -205,7 +271,7 @@ impl Handle {
 
     /// The ring's state now.
     pub fn state(&self) -> RingState {
-        locked(self.commands.shared.state.read()).clone()
+        self.commands.shared.state.state()
     }
 
     /// Facts now.
@@ -217,7 +283,8 @@ impl Handle {
     pub fn drain(&self) {
         self.commands.shared.draining.store(true, Ordering::Release);
         // At once: the driver may be busy with a round.
-        *locked(self.commands.shared.state.write()) = RingState::Draining;
+        self.commands.shared.state.set_state(RingState::Draining);
+        self.commands.shared.state.hold(false);
         let _ = self.commands.send(Command::Drain);
     }
 }

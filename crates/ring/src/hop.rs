@@ -31,7 +31,34 @@ impl Hop {
     }
 }
 
-/// Sends the plan (its encoded bytes go on as they came) and the hop's rows.
+/// The frames of a hop: the plan (its encoded bytes go on as they came) and the hop's rows.
+pub fn frames(
+    round: Round,
+    plan: &Plan,
+    payload: Vec<u8>,
+    hop: Hop,
+    rows: &[f32],
+    hidden: usize,
+) -> Vec<Frame> {
+    let mut frames = vec![Frame::plan(round, payload)];
+    let payload = match hop {
+        Hop::Onward => wire::rows::encode(rows),
+        Hop::Back => {
+            let mut wanted = Vec::with_capacity(hop.rows(plan) * hidden);
+            for row in plan.wanted() {
+                wanted.extend_from_slice(&rows[row * hidden..(row + 1) * hidden]);
+            }
+            wire::rows::encode(&wanted)
+        }
+    };
+    if !payload.is_empty() {
+        let count = u32::try_from(hop.rows(plan)).expect("a hop carries no more than its plan");
+        frames.push(Frame::rows(round, count, payload));
+    }
+    frames
+}
+
+/// Sends [`frames`].
 ///
 /// # Errors
 /// A broken link.
@@ -44,22 +71,8 @@ pub fn send(
     rows: &[f32],
     hidden: usize,
 ) -> Result<(), LinkError> {
-    outbound.send(Frame::plan(round, payload))?;
-    let payload = match hop {
-        Hop::Onward => wire::rows::encode(rows),
-        Hop::Back => {
-            let mut wanted = Vec::with_capacity(hop.rows(plan) * hidden);
-            for row in plan.wanted() {
-                wanted.extend_from_slice(&rows[row * hidden..(row + 1) * hidden]);
-            }
-            wire::rows::encode(&wanted)
-        }
-    };
-    if payload.is_empty() {
-        return Ok(());
-    }
-    let count = u32::try_from(hop.rows(plan)).expect("a hop carries no more than its plan");
-    outbound.send(Frame::rows(round, count, payload))
+    let mut frames = frames(round, plan, payload, hop, rows, hidden).into_iter();
+    frames.try_for_each(|frame| outbound.send(frame))
 }
 
 /// Checks that a frame is the one that is due.

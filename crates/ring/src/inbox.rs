@@ -1,7 +1,7 @@
 //! The receiving end of a rank's links, as boot and rounds read it: one frame after another, with
 //! a broken link, a stop and a deadline as errors.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use arith::base::Rank;
@@ -32,12 +32,30 @@ pub fn wait(inbound: &Receiver<Inbound>, deadline: Option<Instant>) -> Result<Wa
         Some(at) => inbound.recv_timeout(at.saturating_duration_since(Instant::now())),
     };
     match next {
-        Ok(Inbound::Frame(frame)) if frame.kind == Kind::Stop => Err(stopped(&frame)),
-        Ok(Inbound::Frame(frame)) => Ok(Wake::Frame(frame)),
-        Ok(Inbound::Poke) => Ok(Wake::Poke),
-        Ok(Inbound::Broken(error)) => Err(error.into()),
+        Ok(item) => woken(item),
         Err(RecvTimeoutError::Timeout) => Ok(Wake::Late),
         Err(RecvTimeoutError::Disconnected) => Err(LinkError::Closed.into()),
+    }
+}
+
+/// What is there already.
+///
+/// # Errors
+/// As [`wait`]'s.
+pub fn poll(inbound: &Receiver<Inbound>) -> Result<Option<Wake>, RingError> {
+    match inbound.try_recv() {
+        Ok(item) => woken(item).map(Some),
+        Err(TryRecvError::Empty) => Ok(None),
+        Err(TryRecvError::Disconnected) => Err(LinkError::Closed.into()),
+    }
+}
+
+fn woken(item: Inbound) -> Result<Wake, RingError> {
+    match item {
+        Inbound::Frame(frame) if frame.kind == Kind::Stop => Err(stopped(&frame)),
+        Inbound::Frame(frame) => Ok(Wake::Frame(frame)),
+        Inbound::Poke => Ok(Wake::Poke),
+        Inbound::Broken(error) => Err(error.into()),
     }
 }
 

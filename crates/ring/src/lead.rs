@@ -15,9 +15,10 @@ use wire::ring_check::Expected;
 use crate::backoff::Backoff;
 use crate::boot::{self, BootTimes, Terms};
 use crate::canary::{self, Canary};
+use crate::carry::Carry;
 use crate::error::RingError;
 use crate::head::{Command, Driver, Facts, RingState};
-use crate::inbox::{self, Wake};
+use crate::inbox;
 use crate::join::Join;
 use crate::link::Neighbours;
 use crate::rounds::Rounds;
@@ -40,6 +41,8 @@ pub struct Leader<J> {
     pub queue_max: u32,
     /// The token that proves the ring before it serves.
     pub canary: Canary,
+    /// How long requests wait for a ring that broke; 0 fails them at once.
+    pub patience: Duration,
     /// Makes links.
     pub join: J,
     /// Commands in, state out.
@@ -64,29 +67,34 @@ enum End {
 }
 
 impl<J: Join> Leader<J> {
-    /// Serves until drained. A broken epoch fails its streams by name and is followed by a new one.
+    /// Serves until drained. A broken epoch is followed by a new one, in which its replies go on;
+    /// they fail by name where none comes in time.
     pub fn run(mut self, engine: &mut dyn Engine) {
         let mut backoff = Backoff::default();
+        let mut carry = Carry::new(self.patience, self.driver.published());
         loop {
-            match self.epoch(engine, &mut backoff) {
+            match self.epoch(engine, &mut backoff, &mut carry) {
                 End::Drained => {
                     self.driver.set_state(RingState::Draining);
+                    carry.fail(&Failure::Draining);
                     return;
                 }
                 End::Broken(error) => {
+                    carry.because(&error.to_string());
                     tracing::warn!("rank 0: the ring broke: {error}; weights stay loaded");
                     self.driver.set_state(RingState::Waiting(error.to_string()));
                 }
             }
             engine.reset();
-            if self.pause(backoff.next_pause()) {
+            if self.pause(backoff.next_pause(), &carry) {
+                carry.fail(&Failure::Draining);
                 return;
             }
         }
     }
 
     /// Refuses commands while the ring is down; true when a drain was asked for.
-    fn pause(&mut self, pause: Duration) -> bool {
+    fn pause(&mut self, pause: Duration, carry: &Carry) -> bool {
         let until = Instant::now() + pause;
         loop {
             if self.driver.draining() {
@@ -97,14 +105,14 @@ impl<J: Join> Leader<J> {
                 Ok(Command::Submit { answer, .. }) => {
                     let _ = answer.send(Err(Refusal::NotReady(self.driver.state().to_string())));
                 }
-                Ok(Command::Cancel(_)) => {}
+                Ok(Command::Cancel(id)) => carry.cancel(id),
                 Ok(Command::Drain) => return true,
                 Err(_) => return false,
             }
         }
     }
 
-    fn epoch(&mut self, engine: &mut dyn Engine, backoff: &mut Backoff) -> End {
+    fn epoch(&mut self, engine: &mut dyn Engine, backoff: &mut Backoff, carry: &mut Carry) -> End {
         let epoch = match new_epoch() {
             Ok(epoch) => epoch,
             Err(error) => return End::Broken(error),
@@ -117,7 +125,7 @@ impl<J: Join> Leader<J> {
             Err(error) => return End::Broken(error.into()),
         };
         self.driver.wake_through(links.waker.clone());
-        let ended = self.boot_and_serve(&links, engine, backoff);
+        let ended = self.boot_and_serve(&links, engine, backoff, carry);
         let error = ended.err().unwrap_or(RingError::Shutdown);
         tracing::debug!("rank 0: table {:?}", engine.table());
         error.tell(&links, Rank(0));
@@ -132,45 +140,62 @@ impl<J: Join> Leader<J> {
         links: &Neighbours,
         engine: &mut dyn Engine,
         backoff: &mut Backoff,
+        carry: &mut Carry,
     ) -> Result<(), RingError> {
         self.booting("the ranks describe themselves and load");
         let agree = boot::lead(links, &self.describe, &self.terms(), engine)?;
         self.booting("the canary is on its way");
         let mut rounds = Rounds::new(links, engine, self.layout.world(), &agree, self.queue_max);
         self.canary.expected = Some(canary::fly(&mut rounds, &self.canary)?);
+        canary::probe(&mut rounds, &self.canary)?;
         backoff.reset();
         tracing::info!("rank 0: ready, layout {}", self.layout);
+        resume(&mut rounds, carry);
         self.driver.set_facts(self.facts(&rounds));
         self.driver.set_state(RingState::Ready);
+        carry.over();
         let served = self.serve(&mut rounds);
         let served = served.map_err(|error| inbox::first_cause(&links.inbound, error));
-        let failure = match &served {
-            Ok(()) => Failure::Draining,
-            Err(error) => Failure::Ring(error.to_string()),
-        };
-        // The state changes first, so that whoever hears of the failure finds /ready at 503.
-        if let Err(error) = &served {
-            self.driver.set_state(RingState::Waiting(error.to_string()));
+        match &served {
+            Ok(()) => {
+                let failed = rounds.lead.sched.fail_all(&Failure::Draining);
+                rounds.tell_all(failed);
+            }
+            Err(error) => self.broke(&mut rounds, carry, &error.to_string()),
         }
-        rounds.fail_all(failure);
         served
+    }
+
+    /// The requests of an epoch that broke wait for the next one, or fail.
+    fn broke(&mut self, rounds: &mut Rounds<'_>, carry: &mut Carry, reason: &str) {
+        let waits = carry.is_on() && !self.driver.draining();
+        let replies = rounds.lead.sched.carry();
+        let owners = std::mem::take(&mut rounds.owners);
+        let waiting = RingState::Waiting(reason.into());
+        if waits {
+            // No request is refused in between.
+            let count = replies.len();
+            carry.hold(replies, owners, reason, rounds.progressed);
+            self.driver.set_state(waiting);
+            tracing::info!("rank 0: {count} requests wait for the ring");
+            return;
+        }
+        // The state changes first, so that whoever hears of the failure finds /ready at 503.
+        self.driver.set_state(waiting);
+        rounds.owners = owners;
+        rounds.tell_all(replies.fail(&Failure::Ring(reason.into())));
     }
 
     /// Rounds until the drain is over or something breaks.
     fn serve(&mut self, rounds: &mut Rounds<'_>) -> Result<(), RingError> {
         loop {
             let draining = self.take_commands(rounds)?;
-            rounds.issue()?;
+            rounds.look()?;
             self.driver.set_facts(self.facts(rounds));
-            if draining && rounds.sched.idle() && rounds.flying.is_empty() {
+            if draining && rounds.lead.is_idle() {
                 return Ok(());
             }
-            let deadline = rounds.deadline();
-            match inbox::wait(&rounds.links.inbound, deadline)? {
-                Wake::Frame(frame) => rounds.land(frame)?,
-                Wake::Poke => {}
-                Wake::Late => return Err(rounds.stalled()),
-            }
+            rounds.turn()?;
         }
     }
 
@@ -189,8 +214,8 @@ impl<J: Join> Leader<J> {
                 Ok(Command::Cancel(id)) => rounds.cancel(id)?,
                 Ok(Command::Drain) | Err(TryRecvError::Disconnected) => {
                     self.driver.set_state(RingState::Draining);
-                    let refused = rounds.sched.drain();
-                    rounds.tell(refused);
+                    let refused = rounds.lead.sched.drain();
+                    rounds.tell_all(refused);
                     return Ok(true);
                 }
                 Err(TryRecvError::Empty) => return Ok(self.driver.draining()),
@@ -230,15 +255,27 @@ impl<J: Join> Leader<J> {
         Facts {
             layout: self.layout.to_string(),
             world: self.layout.world(),
-            context_max: rounds.sched.context_max(),
+            context_max: rounds.lead.sched.context_max(),
             vocab: u32::try_from(rounds.engine.vocab()).unwrap_or(u32::MAX),
-            running: rounds.sched.running(),
-            waiting: rounds.sched.waiting(),
-            rounds: rounds.landed,
-            pages_used: rounds.sched.pages_used(),
+            running: rounds.lead.sched.running(),
+            waiting: rounds.lead.sched.waiting(),
+            rounds: rounds.lead.landed(),
+            pages_used: rounds.lead.sched.pages_used(),
             pages: rounds.pages,
         }
     }
+}
+
+/// The requests of the epoch before go on.
+fn resume(rounds: &mut Rounds<'_>, carry: &Carry) {
+    rounds.progressed = false;
+    let Some((replies, owners)) = carry.take() else { return };
+    if !replies.is_empty() {
+        tracing::info!("rank 0: {} requests go on", replies.len());
+    }
+    rounds.owners.extend(owners);
+    let ended = rounds.lead.sched.adopt(replies);
+    rounds.tell_all(ended);
 }
 
 fn new_epoch() -> Result<Epoch, RingError> {

@@ -2,11 +2,12 @@
 //!
 //! [`lead`] drives rank 0 and [`follow`] every other rank; both boot through [`boot`] and exchange
 //! rounds over [`link`], which is sockets (`tcp`) or memory alike. [`head`] is how the server
-//! reaches rank 0.
+//! reaches rank 0. What both do between boot and break is [`step`], without I/O.
 
 pub mod backoff;
 pub mod boot;
 pub mod canary;
+pub(crate) mod carry;
 pub mod error;
 pub mod follow;
 pub mod head;
@@ -19,4 +20,5 @@ pub mod link;
 pub mod memory;
 pub(crate) mod rounds;
 pub mod session;
+pub mod step;
 pub mod tcp;

@@ -15,11 +15,13 @@ const PASSED_OVER_MAX: u32 = 8;
 impl Scheduler {
     /// The next round, or `None` while `depth` rounds are in the ring or nothing can be done.
     ///
-    /// Every reply whose last token is known rides with one row; at depth > 1 a round takes no
-    /// more than its share of them, so that as many rounds overlap, and one that is left out
-    /// rides within `depth` rounds. Prompts share the other rows, fewest tokens left first. Ends
-    /// of streams never wait: a round may carry nothing else. A window is settled in the first
-    /// round after its outcome is known, also where its stream computes no rows in it.
+    /// Replies whose last token is known ride with one row. They are kept in as many rounds as
+    /// there are stages, of about the same size: a round takes no more than its share, and while
+    /// enough of them are in the ring the others wait to ride together; one that is left out rides
+    /// within `depth` rounds. Prompts share the other rows, fewest tokens left first, and no more
+    /// of the stages' time than the replies beside them. Ends of streams never wait: a round may
+    /// carry nothing else. A window is settled in the first round after its outcome is known, also
+    /// where its stream computes no rows in it.
     pub fn next_round(&mut self) -> Option<Round> {
         if self.flights.len() >= self.limits.depth as usize {
             return None;
@@ -28,21 +30,30 @@ impl Scheduler {
         let mut rows = vec![0; self.slots.len()];
         let windows = self.pick_windows(&mut rows);
         self.admit(held);
-        let prompt = self.pick_chunks(self.limits.round_rows_max - windows, &mut rows);
+        let replies = self.live().filter(|s| !s.in_prompt()).count() as u32;
+        let decoding = replies > 0;
+        let is_due = decoding && self.debt.is_due(&self.pace);
+        let waits = is_due && (windows > 0 || !self.flights.is_empty());
+        let budget = if waits { 0 } else { self.limits.round_rows_max - windows };
+        let prompt = self.pick_chunks(budget, decoding, &mut rows);
         let leaving = |slot: &Slot| matches!(slot, Slot::Leaving { .. });
         if windows == 0 && prompt == 0 && !self.slots.iter().any(leaving) {
             return None;
         }
+        self.debt.issued(&self.pace, self.limits.depth, replies, windows, prompt);
         let mode = if prompt > 0 { Mode::Prompt } else { Mode::Window };
-        Some(self.issue(mode, &rows))
+        Some(self.issue(mode, windows, &rows))
     }
 
     /// Gives a row to each decode window of this round; how many. A row of a stream that gives way
     /// to a later one of them is counted, and not issued.
     fn pick_windows(&mut self, rows: &mut [u32]) -> u32 {
         let depth = self.limits.depth;
+        let groups = self.pace.groups(depth);
         let decoding = self.live().filter(|s| !s.in_prompt()).count();
-        let mut share = decoding.div_ceil(depth as usize);
+        let flying = self.flights.iter().filter(|flight| flight.windows > 0).count();
+        let is_enough = self.pace.stages > 0 && flying >= groups as usize;
+        let mut share = if is_enough { 0 } else { decoding.div_ceil(groups as usize) };
         let mut ready: Vec<_> = self
             .live()
             .filter(|s| !s.in_prompt() && s.left() > 0)
@@ -55,10 +66,8 @@ impl Scheduler {
             }
             let stream = self.stream(id);
             if share == 0 && stream.passed_over + 1 < depth {
-                stream.passed_over += 1;
                 continue;
             }
-            stream.passed_over = 0;
             share = share.saturating_sub(1);
             rows[id.0 as usize] = u32::from(self.grow(id));
         }
@@ -66,7 +75,7 @@ impl Scheduler {
     }
 
     /// Shares `budget` rows among the prompts; how many were given.
-    fn pick_chunks(&mut self, mut budget: u32, rows: &mut [u32]) -> u32 {
+    fn pick_chunks(&mut self, mut budget: u32, decoding: bool, rows: &mut [u32]) -> u32 {
         let before = budget;
         let mut prompts: Vec<_> = self
             .live()
@@ -78,17 +87,29 @@ impl Scheduler {
             .collect();
         prompts.sort_unstable();
         for (_, left, _, id) in prompts {
-            let chunk = left.min(self.limits.chunk_rows_max).min(budget);
-            let stream = self.stream(id);
-            stream.passed_over = if chunk > 0 { 0 } else { stream.passed_over + 1 };
+            let most = self.limits.chunk_rows_max.min(budget);
+            let prompt = self.stream(id).prefill;
+            let chunk = self.pace.chunk(prompt, left, most, decoding);
             rows[id.0 as usize] = chunk;
             budget -= chunk;
         }
         before - budget
     }
 
+    /// Counts the rounds in a row that leave out streams with rows to compute.
+    fn count_passed_over(&mut self, rows: &[u32]) {
+        for (slot, &rows) in self.slots.iter_mut().zip(rows) {
+            if let Slot::Live(stream) = slot
+                && stream.left() > 0
+            {
+                stream.passed_over = if rows > 0 { 0 } else { stream.passed_over + 1 };
+            }
+        }
+    }
+
     /// Writes the round and puts it in flight.
-    fn issue(&mut self, mode: Mode, rows: &[u32]) -> Round {
+    fn issue(&mut self, mode: Mode, windows: u32, rows: &[u32]) -> Round {
+        self.count_passed_over(rows);
         assert!(self.kept() <= self.limits.pages, "more pages than there are");
         self.number += 1;
         let mut round = Round {
@@ -111,6 +132,7 @@ impl Scheduler {
         }
         self.flights.push_back(Flight {
             number: round.number,
+            windows,
             wanted: round.wanted.clone(),
             ended,
         });

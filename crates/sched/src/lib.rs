@@ -13,14 +13,16 @@ use wire::plan::Plan;
 
 mod admit;
 mod compose;
+mod pace;
 mod reply;
 mod request;
 pub mod sample;
 mod scheduler;
 mod stream;
 
+pub use pace::{Line, Pace};
 pub use request::{Event, Failure, Finish, Refusal, Request};
-pub use scheduler::Scheduler;
+pub use scheduler::{Carried, Scheduler};
 pub use wire::slot::SlotState;
 
 /// A request's name, unique for the life of the process.

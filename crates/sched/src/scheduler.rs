@@ -6,6 +6,7 @@ use arith::base::{Round as RoundNumber, StreamId, TILE_KEYS};
 use wire::plan::Op;
 
 use crate::SlotState;
+use crate::pace::{Debt, Pace};
 use crate::reply::Reply;
 use crate::stream::{Slot, Stream};
 use crate::{Event, Failure, Finish, Limits, Refusal, Request, RequestId};
@@ -29,15 +30,48 @@ pub struct Scheduler {
     /// Of the last issued round.
     pub(crate) number: u64,
     pub(crate) preemptions: u64,
+    pub(crate) pace: Pace,
+    pub(crate) debt: Debt,
     submitted: u64,
     cancelled: Vec<StreamId>,
     draining: bool,
+}
+
+/// Requests between two epochs, in order of age.
+#[derive(Debug, Default)]
+pub struct Carried(Vec<Reply>);
+
+impl Carried {
+    /// Requests.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes one back; whether it was there.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        let before = self.0.len();
+        self.0.retain(|reply| reply.id != id);
+        self.0.len() < before
+    }
+
+    /// Their last events.
+    pub fn fail(self, failure: &Failure) -> Vec<(RequestId, Event)> {
+        let failed = |reply: Reply| (reply.id, Event::Failed(failure.clone()));
+        self.0.into_iter().map(failed).collect()
+    }
 }
 
 /// A round in the ring.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub number: RoundNumber,
+    /// Its decode rows.
+    pub windows: u32,
     /// As [`crate::Round::wanted`].
     pub wanted: Vec<(StreamId, u32, u32)>,
     /// Streams whose close or cancel it carries.
@@ -67,10 +101,17 @@ impl Scheduler {
             flights: VecDeque::new(),
             number: 0,
             preemptions: 0,
+            pace: Pace::default(),
+            debt: Debt::default(),
             submitted: 0,
             cancelled: Vec::new(),
             draining: false,
         }
+    }
+
+    /// What rows cost from now on. It moves rows between rounds, never bytes.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     /// Most tokens of prompt and reply: the context, or what all the pages hold.
@@ -158,6 +199,13 @@ impl Scheduler {
     /// The ring broke: every request fails, the stages forget every stream, and rounds count from
     /// 1 again. Rounds that were in flight never complete.
     pub fn fail_all(&mut self, failure: &Failure) -> Vec<(RequestId, Event)> {
+        let failed = self.carry().fail(failure);
+        self.number = 0;
+        failed
+    }
+
+    /// Takes every request away with what it has heard, for a scheduler of another epoch.
+    pub fn carry(&mut self) -> Carried {
         let mut replies: Vec<Reply> = self.queue.drain(..).collect();
         for slot in &mut self.slots {
             if let Slot::Live(stream) = std::mem::replace(slot, Slot::Free) {
@@ -166,10 +214,27 @@ impl Scheduler {
         }
         self.flights.clear();
         self.cancelled.clear();
-        self.number = 0;
         replies.sort_by_key(|reply| reply.age);
-        let failed = |reply: Reply| (reply.id, Event::Failed(failure.clone()));
-        replies.into_iter().map(failed).collect()
+        Carried(replies)
+    }
+
+    /// Takes carried requests in, ahead of all others and as old as they were. Each is computed
+    /// again from its tokens, prompt and reply, which gives the same bytes, and goes on. The last
+    /// events of those that fit no more.
+    pub fn adopt(&mut self, carried: Carried) -> Vec<(RequestId, Event)> {
+        let context_max = self.context_max();
+        let mut ended = Vec::new();
+        for mut reply in carried.0 {
+            reply.age = self.submitted + 1;
+            if reply.length() < context_max {
+                self.submitted = reply.age;
+                reply.length_max = reply.length_max.min(context_max);
+                self.queue.push_back(reply);
+            } else {
+                ended.push((reply.id, reply.done(Finish::Length)));
+            }
+        }
+        ended
     }
 
     /// From now on nothing is taken in; what runs goes on to its end. The events of the requests

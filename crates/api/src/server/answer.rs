@@ -121,7 +121,7 @@ async fn submit(
                 return verdict.map_err(|r| ApiError::refused(r, endpoint.prompt_param()));
             }
             Err(_) => {
-                if let Some(refusal) = ApiError::of_state(shared.app.handle.state()) {
+                if let Some(refusal) = shared.app.handle.refusal().and_then(ApiError::of_state) {
                     return Err(refusal);
                 }
             }

@@ -79,7 +79,7 @@ impl Shared {
 
     /// Counts a reply in, unless the ring can't take it.
     fn begin(self: &Arc<Self>) -> Result<Work, ApiError> {
-        if let Some(refusal) = ApiError::of_state(self.app.handle.state()) {
+        if let Some(refusal) = self.app.handle.refusal().and_then(ApiError::of_state) {
             return Err(refusal);
         }
         self.active.send_modify(|n| *n += 1);

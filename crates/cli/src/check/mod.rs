@@ -129,7 +129,7 @@ fn settings(args: &Check, at: &Coordinates) -> Settings {
         context: Some((args.prompt + args.tokens + 1).max(64)),
         streams: at.streams,
         chunk: at.chunk,
-        depth: at.depth,
+        depth: Some(at.depth),
         ..Settings::default()
     }
 }

@@ -56,6 +56,36 @@ fn a_killed_rank_ends_replies_by_name_and_the_ring_comes_back() {
 }
 
 #[test]
+fn replies_go_on_with_the_same_bytes_when_a_killed_rank_is_back() {
+    let _turn = Turn::alone();
+    let server = Server::ready(&TINY, &["--world", "3", "--threads", "1", "--continue-s", "30"]);
+    let mut bodies = ["the quick brown fox", "once upon a time"].map(|text| greedy(text, 600));
+    for (seed, body) in bodies.iter_mut().enumerate() {
+        body["ignore_eos"] = true.into();
+        body["temperature"] = 2.into();
+        body["seed"] = seed.into();
+    }
+    let right = server.sample();
+    let expected: Vec<Streamed> = bodies.iter().map(|body| server.stream(body).finish()).collect();
+    for rank in [1, 2] {
+        let mut replies = bodies.each_ref().map(|body| server.stream(body));
+        replies.iter_mut().for_each(|reply| reply.read(20));
+        let killed = Instant::now();
+        let seen = server.process.log.len();
+        send_signal(server.rank(rank), libc::SIGKILL);
+        server.process.log.wait_after(seen, "rank 0: the ring broke", s(2));
+        // A new request waits, too.
+        assert_eq!(server.sample(), right);
+        for (reply, expected) in replies.into_iter().zip(&expected) {
+            let reply = reply.finish();
+            assert_eq!(reply.error, None);
+            assert!(reply.ids == expected.ids && reply.text == expected.text, "rank {rank}");
+        }
+        report(&format!("rank {rank} killed, replies whole after"), killed.elapsed());
+    }
+}
+
+#[test]
 fn ranks_that_a_server_started_end_with_it() {
     let _turn = Turn::alone();
     let mut server = Server::ready(&TINY, &["--world", "3", "--threads", "1"]);

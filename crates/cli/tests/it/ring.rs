@@ -35,6 +35,9 @@ impl Server {
     /// Starts `command`, a `baton` of some kind.
     fn launch(mut command: Command, model: &Path, args: &[&str], cache: &Path) -> Self {
         command.arg("serve").arg(model).args(["--port", "0"]).args(args);
+        if !args.contains(&"--continue-s") {
+            command.args(["--continue-s", "0"]);
+        }
         command.env("BATON_CACHE", cache);
         let process = Baton::spawn(command);
         let (_, line) = process.log.wait("on http://", READY);

@@ -61,7 +61,7 @@ const FAULTS: &[Fault] = &[
     ),
     (
         |round| remove(round, |e| matches!(e.op, Op::Close | Op::Cancel)),
-        &["EndNotIssued", "Useless", "Table"],
+        &["EndNotIssued", "Unsettled", "Useless", "Table"],
     ),
     (|round| remove(round, |e| e.rows == 0 && e.accepted > 0), &["Unsettled"]),
     (
@@ -73,7 +73,7 @@ const FAULTS: &[Fault] = &[
             let entry = find(round, |e| e.op == Op::Close);
             entry.map(|e| (e.op, e.rows) = (Op::Continue, 0)).is_some()
         },
-        &["Accepted", "Position", "RowsAfterEnd", "Useless"],
+        &["Accepted", "Nothing", "Position", "RowsAfterEnd", "Useless"],
     ),
     (
         |round| {

@@ -7,4 +7,5 @@ mod asks;
 mod chosen;
 mod faults;
 mod model;
+mod pace;
 mod world;

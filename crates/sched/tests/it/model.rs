@@ -56,6 +56,8 @@ pub struct Model {
     issued: u64,
     completed: u64,
     pub watched: BTreeMap<u32, Watched>,
+    /// Prompts may wait for what they owe to replies.
+    pub is_paced: bool,
 }
 
 type Verdict = Result<(), String>;
@@ -78,6 +80,7 @@ impl Model {
             issued: 0,
             completed: 0,
             watched: BTreeMap::new(),
+            is_paced: false,
         }
     }
 
@@ -283,7 +286,8 @@ impl Model {
             }
             held.left_out += 1;
             let most = if held.drawn { self.limits.depth - 1 } else { PASSED_OVER_MAX + streams };
-            rule(held.left_out <= most, "Starved", (id, held.left_out))?;
+            let waits = self.is_paced && !held.drawn;
+            rule(waits || held.left_out <= most, "Starved", (id, held.left_out))?;
         }
         Ok(())
     }

@@ -1,0 +1,301 @@
+//! Rank 0's rounds in one epoch: issued as the streams and the depth allow, landed in order, turned
+//! into tokens.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use arith::base::{Epoch, Rank, Round as Number};
+use sched::{Limits, Refusal, Request, RequestId, Round, Scheduler};
+use wire::cancel::Cancel;
+use wire::control::Agree;
+use wire::frame::{Frame, Kind};
+use wire::plan::Plan;
+
+use super::timing::Timing;
+use super::{Action, Event, Now, Rows, Stepped};
+use crate::error::RingError;
+use crate::hop::{self, Hop};
+
+/// A round is late after this many times the slowest round so far, and never before
+/// [`STALL_FLOOR`].
+const STALL_ROUNDS: u32 = 50;
+/// Least patience with a round.
+const STALL_FLOOR: Duration = Duration::from_secs(60);
+
+/// What rank 0 knows of its ring and model.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    /// Ranks.
+    pub world: u32,
+    /// The ring's life.
+    pub epoch: Epoch,
+    /// Values of a boundary row.
+    pub hidden: usize,
+    /// Logits of a row.
+    pub vocab: usize,
+}
+
+/// Rank 0's state in one epoch.
+#[derive(Debug)]
+pub struct Lead {
+    /// Who computes what when.
+    pub sched: Scheduler,
+    ring: Ring,
+    flying: VecDeque<Flight>,
+    device: Device,
+    timing: Timing,
+    landed: u64,
+    slowest: Duration,
+}
+
+/// What rank 0's device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Device {
+    Idle,
+    /// The newest flight, since then.
+    Stage(Now),
+    /// The oldest flight's rows.
+    Head,
+}
+
+/// One round in the air.
+#[derive(Debug)]
+struct Flight {
+    round: Round,
+    /// Given to rank 0's stage.
+    since: Now,
+    /// Sent, alone in the ring.
+    sent_alone: Option<Now>,
+    back: Back,
+}
+
+/// What of a flight has come back.
+#[derive(Debug, PartialEq)]
+enum Back {
+    Nothing,
+    Plan,
+    Rows(Vec<f32>),
+    /// Everything, and its rows are on the device.
+    Taken,
+}
+
+impl Lead {
+    /// An epoch before its first round.
+    pub fn new(ring: Ring, agree: &Agree, queue_max: u32) -> Self {
+        let timing = Timing::default();
+        let mut sched = Scheduler::new(limits(agree, queue_max));
+        sched.set_pace(timing.pace(ring.world));
+        Self {
+            sched,
+            ring,
+            flying: VecDeque::new(),
+            device: Device::Idle,
+            timing,
+            landed: 0,
+            slowest: Duration::ZERO,
+        }
+    }
+
+    /// Takes a request in; an [`Event::Look`] has it computed.
+    ///
+    /// # Errors
+    /// The scheduler's refusals, and tokens outside the vocabulary.
+    pub fn submit(&mut self, id: RequestId, request: Request) -> Result<(), Refusal> {
+        let vocab = u32::try_from(self.ring.vocab).unwrap_or(u32::MAX);
+        match request.prompt.iter().find(|&&id| id >= vocab) {
+            Some(&id) => Err(Refusal::OtherToken { id, vocab }),
+            None => self.sched.submit(id, request),
+        }
+    }
+
+    /// Takes a request back; its rows in rounds still queued need no computing.
+    pub fn cancel(&mut self, id: RequestId) -> Vec<Action> {
+        let _ = self.sched.cancel(id); // its owner is gone
+        let cancel = |stream| Cancel { origin: Rank(0), stream, epoch: self.ring.epoch };
+        let streams = self.sched.cancelled().into_iter();
+        streams.map(|stream| Action::Send(Frame::cancel(&cancel(stream)))).collect()
+    }
+
+    /// Rounds that came back.
+    pub fn landed(&self) -> u64 {
+        self.landed
+    }
+
+    /// Whether nothing waits, runs or flies.
+    pub fn is_idle(&self) -> bool {
+        self.sched.idle() && self.flying.is_empty()
+    }
+
+    /// The round on the device (0 when idle) and the rounds done.
+    pub fn progress(&self) -> (Number, u64) {
+        let at_work = match self.device {
+            Device::Idle => None,
+            Device::Stage(_) => self.flying.back(),
+            Device::Head => self.flying.front(),
+        };
+        (at_work.map_or(Number(0), |flight| flight.round.number), self.landed)
+    }
+
+    /// When the oldest round in the air counts as stalled.
+    pub fn deadline(&self) -> Option<Now> {
+        self.flying.front().map(|flight| flight.since + self.patience())
+    }
+
+    /// The error of a deadline that has passed.
+    pub fn stalled(&self) -> RingError {
+        let round = self.flying.front().map_or(Number(0), |flight| flight.round.number);
+        RingError::StageStalled { round, waited: self.patience() }
+    }
+
+    fn patience(&self) -> Duration {
+        STALL_FLOOR.max(self.slowest * STALL_ROUNDS)
+    }
+
+    /// Moves by one event. Rows that are back go before new rounds: their tokens are what others
+    /// wait for.
+    ///
+    /// # Errors
+    /// What ends the epoch: a frame out of turn, of another round or not of this protocol.
+    pub fn step(&mut self, now: Now, event: Event) -> Stepped {
+        let mut actions = Vec::new();
+        match event {
+            Event::Frame(frame) => self.frame(now, &frame)?,
+            Event::Computed { values, held } => {
+                match std::mem::replace(&mut self.device, Device::Idle) {
+                    Device::Stage(since) => self.sent(now, since, &values, &held, &mut actions)?,
+                    Device::Head => self.finish(now, values, &mut actions),
+                    Device::Idle => panic!("the device was given nothing"),
+                }
+            }
+            Event::Look => {}
+        }
+        if self.device == Device::Idle {
+            self.land(now, &mut actions);
+        }
+        if self.device == Device::Idle {
+            self.issue(now, &mut actions);
+        }
+        Ok(actions)
+    }
+
+    /// Takes a frame that came back.
+    fn frame(&mut self, now: Now, frame: &Frame) -> Result<(), RingError> {
+        if frame.kind == Kind::Cancel {
+            return Ok(());
+        }
+        let is_idle = self.device == Device::Idle;
+        let at_work = usize::from(matches!(self.device, Device::Stage(_)));
+        let sent = self.flying.len() - at_work;
+        let out = |flight: &&mut Flight| match &flight.back {
+            Back::Nothing => true,
+            Back::Plan => !flight.round.wanted.is_empty(),
+            Back::Rows(_) | Back::Taken => false,
+        };
+        let Some(flight) = self.flying.iter_mut().take(sent).find(out) else {
+            return Err(RingError::OutOfTurn {
+                expected: "no frame, since no round is in flight".into(),
+                found: format!("{:?} of round {}", frame.kind, frame.round),
+            });
+        };
+        let number = flight.round.number;
+        let wanted = flight.round.plan.wanted().len();
+        if flight.back == Back::Plan {
+            hop::expect(frame, Kind::Rows, number)?;
+            flight.back = Back::Rows(wire::rows::decode(&frame.payload, wanted, self.ring.hidden)?);
+        } else {
+            hop::expect(frame, Kind::Plan, number)?;
+            if !Plan::decode(&frame.payload)?.echoes(&flight.round.plan) {
+                return Err(RingError::OutOfTurn {
+                    expected: format!("the echo of round {number}"),
+                    found: "a changed plan".into(),
+                });
+            }
+            flight.back = Back::Plan;
+        }
+        let is_whole = wanted == 0 || flight.back != Back::Plan;
+        let rows = flight.round.plan.rows();
+        if let (Some(sent), true, true) = (flight.sent_alone, is_whole, is_idle && rows > 0) {
+            self.timing.rest(rows, now.saturating_sub(sent));
+            self.sched.set_pace(self.timing.pace(self.ring.world));
+        }
+        Ok(())
+    }
+
+    /// Finishes the oldest rounds that are back, up to one whose rows the head takes.
+    fn land(&mut self, now: Now, actions: &mut Vec<Action>) {
+        while let Some(flight) = self.flying.front_mut() {
+            match std::mem::replace(&mut flight.back, Back::Taken) {
+                Back::Plan if flight.round.wanted.is_empty() => {
+                    self.finish(now, Vec::new(), actions);
+                }
+                Back::Rows(rows) => {
+                    actions.push(Action::Head { round: flight.round.number, rows });
+                    self.device = Device::Head;
+                    return;
+                }
+                back => {
+                    flight.back = back;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self, now: Now, logits: Vec<f32>, actions: &mut Vec<Action>) {
+        let flight = self.flying.pop_front().expect("a round is back");
+        self.landed = flight.round.number.0;
+        self.slowest = self.slowest.max(now.saturating_sub(flight.since));
+        let events = self.sched.complete(flight.round.number, &logits, self.ring.vocab);
+        actions.extend(events.into_iter().map(|(id, event)| Action::Tell(id, event)));
+    }
+
+    /// Gives the device the next round.
+    fn issue(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let Some(round) = self.sched.next_round() else { return };
+        let rows = Rows::Tokens(round.tokens.clone());
+        actions.push(Action::Stage { round: round.number, plan: round.plan.clone(), rows });
+        self.device = Device::Stage(now);
+        let flight = Flight { round, since: now, sent_alone: None, back: Back::Nothing };
+        self.flying.push_back(flight);
+    }
+
+    /// Rank 0's stage is done with the newest round.
+    fn sent(
+        &mut self,
+        now: Now,
+        since: Now,
+        values: &[f32],
+        held: &[bool],
+        actions: &mut Vec<Action>,
+    ) -> Result<(), RingError> {
+        let is_alone = self.flying.len() == 1;
+        let flight = self.flying.back_mut().expect("the device was given a round");
+        for (keep, held) in flight.round.plan.keeps.iter_mut().zip(held) {
+            keep.held &= held;
+        }
+        let payload = flight.round.plan.encode()?;
+        let (plan, number) = (&flight.round.plan, flight.round.number);
+        let hop = Hop::of(0, self.ring.world);
+        let frames = hop::frames(number, plan, payload, hop, values, self.ring.hidden);
+        actions.extend(frames.into_iter().map(Action::Send));
+        flight.sent_alone = is_alone.then_some(now);
+        if plan.rows() > 0 {
+            self.timing.own(plan.rows(), now.saturating_sub(since));
+            self.sched.set_pace(self.timing.pace(self.ring.world));
+        }
+        Ok(())
+    }
+}
+
+fn limits(agree: &Agree, queue_max: u32) -> Limits {
+    let shapes = &agree.shapes;
+    Limits {
+        streams_max: shapes.streams_max,
+        queue_max,
+        chunk_rows_max: shapes.chunk_rows_max,
+        round_rows_max: shapes.round_rows_max,
+        context_max: shapes.context_max,
+        pages: shapes.pages,
+        depth: agree.depth,
+    }
+}

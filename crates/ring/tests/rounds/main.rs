@@ -1,0 +1,8 @@
+//! Whole rings in one process: fake stages, real boot, real rounds.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod bytes;
+mod depth;
+mod ring;
+mod scripts;
+mod waits;

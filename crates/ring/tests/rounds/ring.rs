@@ -1,0 +1,296 @@
+//! A ring of fake stages in one process.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arith::attention::KvDtype;
+use arith::base::{Arith, Epoch, Rank, StreamId};
+use arith::sample::Sampling;
+use baton_ring::boot::BootTimes;
+use baton_ring::canary::Canary;
+use baton_ring::follow::Follower;
+use baton_ring::head::{self, Handle, RingState};
+use baton_ring::join::Join;
+use baton_ring::lead::{Leader, ModelFacts};
+use baton_ring::link::{LinkError, Neighbours};
+use baton_ring::memory;
+use sched::{Event, Failure, Request};
+use stage::{Engine, Fake, FakeConfig, Fault, Input, SlotState, StageError};
+use wire::control::{Describe, Shapes};
+use wire::describe::RowDtype;
+use wire::layout::Layout;
+use wire::plan::Plan;
+
+pub const LAYERS: u32 = 8;
+
+pub fn shapes(chunk_rows_max: u32) -> Shapes {
+    Shapes { chunk_rows_max, round_rows_max: 64, streams_max: 4, context_max: 512, pages: 40 }
+}
+
+pub fn describe(rank: u32, layout: &Layout, chunk: u32) -> Describe {
+    let range = layout.range(Rank(rank));
+    Describe {
+        rank: Rank(rank),
+        world: layout.world(),
+        engine: "test".into(),
+        backend: "fake".into(),
+        arith: Arith::One.number(),
+        device: "fake".into(),
+        layers: vec![[0; 32]; range.len()],
+        range,
+        hidden: 8,
+        planes: 1,
+        row_dtype: RowDtype::F32,
+        kv: KvDtype::F16,
+        shapes: shapes(chunk),
+        states: 4,
+        taps: Vec::new(),
+        drafter_width: 0,
+        ends: None,
+        layer_us: None,
+    }
+}
+
+/// Rank 0 makes a memory ring an epoch and hands the seats out.
+struct Seats(Vec<mpsc::Sender<Neighbours>>);
+
+impl Join for Seats {
+    fn join(&mut self, epoch: Option<Epoch>) -> Result<Neighbours, LinkError> {
+        let world = self.0.len() as u32 + 1;
+        let mut seats = memory::ring(world, epoch.unwrap()).into_iter();
+        let own = seats.next().unwrap();
+        for (to, seat) in self.0.iter().zip(seats) {
+            to.send(seat).map_err(|_| LinkError::Closed)?;
+        }
+        Ok(own)
+    }
+}
+
+/// A follower waits for its seat.
+pub struct Seat(pub mpsc::Receiver<Neighbours>);
+
+impl Join for Seat {
+    fn join(&mut self, _: Option<Epoch>) -> Result<Neighbours, LinkError> {
+        self.0.recv().map_err(|_| LinkError::Closed)
+    }
+}
+
+/// How a test ring differs from a sound one.
+#[derive(Clone, Default)]
+pub struct Twist {
+    pub fault: Option<(u32, Fault)>,
+    /// What the last rank says it holds.
+    pub claims: Option<std::ops::Range<u32>>,
+    pub canary: Option<[u8; 32]>,
+    pub depth: Option<u32>,
+    pub patience: Duration,
+    /// A rank whose rounds take time.
+    pub slow: Option<Slow>,
+    /// Rounds, counted over all epochs, at which the last rank fails.
+    pub breaks: Vec<u64>,
+}
+
+/// A rank and what it takes for a round.
+#[derive(Clone, Copy)]
+pub struct Slow {
+    pub rank: u32,
+    pub round: Duration,
+}
+
+/// A rank's table after its last round.
+pub type Table = Arc<Mutex<Option<Vec<SlotState>>>>;
+
+/// A fake stage that takes its time, fails where it is told to and shows its table.
+struct Staged {
+    fake: Fake,
+    takes: Option<Duration>,
+    breaks: Vec<u64>,
+    rounds: u64,
+    table: Table,
+}
+
+impl Engine for Staged {
+    fn hidden(&self) -> usize {
+        self.fake.hidden()
+    }
+    fn vocab(&self) -> usize {
+        self.fake.vocab()
+    }
+    fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
+        self.fake.prepare(shapes)
+    }
+    fn step(
+        &mut self,
+        plan: &Plan,
+        input: Input<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        self.rounds += 1;
+        if self.breaks.contains(&self.rounds) {
+            return Err(StageError::EmptyShape { what: "luck" });
+        }
+        self.takes.into_iter().for_each(std::thread::sleep);
+        self.fake.step(plan, input, out)?;
+        *self.table.lock().unwrap() = Some(self.fake.table());
+        Ok(())
+    }
+    fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
+        self.fake.logits(rows, out)
+    }
+    fn skip(&mut self, id: StreamId) {
+        self.fake.skip(id);
+    }
+    fn reset(&mut self) {
+        self.fake.reset();
+    }
+    fn held(&self) -> &[bool] {
+        self.fake.held()
+    }
+    fn table(&self) -> Vec<SlotState> {
+        self.fake.table()
+    }
+}
+
+pub struct Ring {
+    pub handle: Handle,
+    pub threads: Vec<JoinHandle<()>>,
+    pub stops: Vec<Arc<std::sync::atomic::AtomicBool>>,
+    tables: Vec<Table>,
+}
+
+impl Ring {
+    pub fn start(text: &str, chunk: u32, twist: &Twist) -> Self {
+        let layout = Layout::parse(text).unwrap();
+        let world = layout.world();
+        let (handle, driver) = head::pair();
+        let (mut seats, mut threads, mut stops) = (Vec::new(), Vec::new(), Vec::new());
+        let tables: Vec<Table> = (0..world).map(|_| Table::default()).collect();
+        let staged = |rank: u32| {
+            let fake = Fake::new(FakeConfig::small(layout.range(Rank(rank)), rank == 0));
+            let fake = match twist.fault {
+                Some((at, fault)) if at == rank => fake.with_fault(fault),
+                _ => fake,
+            };
+            let slow = twist.slow.filter(|slow| slow.rank == rank);
+            let breaks = if rank + 1 == world { twist.breaks.clone() } else { Vec::new() };
+            let table = tables[rank as usize].clone();
+            Staged { fake, takes: slow.map(|slow| slow.round), breaks, rounds: 0, table }
+        };
+        for rank in 1..world {
+            let (seat, hears) = mpsc::channel();
+            seats.push(seat);
+            let mut own = describe(rank, &layout, chunk);
+            if let (Some(claims), true) = (&twist.claims, rank + 1 == world) {
+                own.layers = vec![[0; 32]; claims.len()];
+                own.range = claims.clone();
+            }
+            let stop: Arc<std::sync::atomic::AtomicBool> = Arc::default();
+            stops.push(stop.clone());
+            let times = BootTimes::default();
+            let follower = Follower { describe: own, world, times, join: Seat(hears), stop };
+            let mut engine = staged(rank);
+            threads.push(std::thread::spawn(move || follower.run(&mut engine)));
+        }
+        let leader = Leader {
+            describe: describe(0, &layout, chunk),
+            model: ModelFacts { layers: LAYERS, layer_digests: Vec::new(), ends: None },
+            layout: layout.clone(),
+            shapes: shapes(chunk),
+            depth: twist.depth.unwrap_or(1),
+            times: BootTimes { describe: Duration::from_secs(2), ready: Duration::from_secs(2) },
+            queue_max: 8,
+            patience: twist.patience,
+            canary: Canary { prompt: vec![1, 2], expected: twist.canary, kept_at: None },
+            join: Seats(seats),
+            driver,
+        };
+        let mut engine = staged(0);
+        threads.push(std::thread::spawn(move || leader.run(&mut engine)));
+        Self { handle, threads, stops, tables }
+    }
+
+    pub fn tables(&self) -> Vec<Table> {
+        self.tables.clone()
+    }
+
+    /// Waits until the state is as `want` likes it.
+    pub fn wait(&self, want: impl Fn(&RingState) -> bool) -> RingState {
+        for _ in 0..2000 {
+            let state = self.handle.state();
+            if want(&state) {
+                return state;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("still {:?}", self.handle.state());
+    }
+
+    pub fn ready(text: &str, chunk: u32, twist: &Twist) -> Self {
+        let ring = Self::start(text, chunk, twist);
+        ring.wait(|state| *state == RingState::Ready);
+        ring
+    }
+
+    pub fn ask(&self, requests: Vec<Request>) -> Vec<Result<Ended, Failure>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut running = Vec::new();
+            for request in requests {
+                running.push(self.handle.submit(request).await.unwrap());
+            }
+            let mut outcomes = Vec::new();
+            for mut reply in running {
+                outcomes.push(end_of(&mut reply).await);
+            }
+            outcomes
+        })
+    }
+
+    pub fn stop(self) {
+        self.handle.drain();
+        self.stops.iter().for_each(|stop| stop.store(true, Ordering::Release));
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// A reply's tokens, and the hash of its logits.
+pub type Ended = (Vec<u32>, [u8; 32]);
+
+pub async fn end_of(reply: &mut head::Reply) -> Result<Ended, Failure> {
+    let mut tokens = Vec::new();
+    while let Some(event) = reply.next().await {
+        match event {
+            Event::Token { id } => tokens.push(id),
+            Event::Done { logits_sha256, .. } => return Ok((tokens, logits_sha256.unwrap())),
+            Event::Failed(failure) => return Err(failure),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("no last event")
+}
+
+pub fn request(length: u32, seed: u64, temperature: f64) -> Request {
+    Request {
+        prompt: (0..length).map(|i| (i * 13 + seed as u32) % 64).collect(),
+        max_tokens: 12,
+        stop_tokens: Vec::new(),
+        sampling: Sampling { temperature, top_k: 20, top_p: 0.95, min_p: 0.0, seed },
+        prompt_logits: false,
+        hash_logits: true,
+    }
+}
+
+pub fn requests() -> Vec<Request> {
+    vec![request(150, 1, 0.0), request(3, 2, 1.0), request(64, 3, 0.7), request(1, 4, 0.0)]
+}
+
+pub fn outcome(text: &str, chunk: u32, twist: &Twist) -> Vec<Ended> {
+    let ring = Ring::ready(text, chunk, twist);
+    let outcomes = ring.ask(requests()).into_iter().map(Result::unwrap).collect();
+    ring.stop();
+    outcomes
+}
