@@ -13,8 +13,8 @@ use arith::base::SLICE_VALUES;
 use arith::linear::{GROUPS, group_slices};
 
 use crate::codes_avx512::{Twin, heads, joined, scales};
-use crate::gemv_avx2::{KNOWN, OTHER, layout_of};
 use crate::gemv_avx512::PANELS;
+use crate::kinds::{OTHER, by_kind, layout_of};
 use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
@@ -34,25 +34,9 @@ pub(crate) unsafe fn gemv_a8_blocks_avx512(
     out: &Outputs<'_>,
 ) {
     let a8 = inputs.a8;
-    let known = KNOWN.iter().position(|&format| format == linear.format);
     // SAFETY: passed on.
     unsafe {
-        match (known, linear.layout().bits) {
-            (Some(0), _) => gemv::<4, 0>(linear, a8, panels, rows, out),
-            (Some(1), _) => gemv::<4, 1>(linear, a8, panels, rows, out),
-            (Some(2), _) => gemv::<8, 2>(linear, a8, panels, rows, out),
-            (Some(3), _) => gemv::<4, 3>(linear, a8, panels, rows, out),
-            (Some(4), _) => gemv::<5, 4>(linear, a8, panels, rows, out),
-            (Some(5), _) => gemv::<6, 5>(linear, a8, panels, rows, out),
-            (Some(6), _) => gemv::<4, 6>(linear, a8, panels, rows, out),
-            (Some(7), _) => gemv::<4, 7>(linear, a8, panels, rows, out),
-            (_, 2) => gemv::<2, OTHER>(linear, a8, panels, rows, out),
-            (_, 3) => gemv::<3, OTHER>(linear, a8, panels, rows, out),
-            (_, 4) => gemv::<4, OTHER>(linear, a8, panels, rows, out),
-            (_, 5) => gemv::<5, OTHER>(linear, a8, panels, rows, out),
-            (_, 6) => gemv::<6, OTHER>(linear, a8, panels, rows, out),
-            _ => gemv::<8, OTHER>(linear, a8, panels, rows, out),
-        }
+        by_kind!(linear, gemv(linear, a8, panels, rows, out));
     }
 }
 

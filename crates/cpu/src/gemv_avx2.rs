@@ -10,30 +10,16 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use arith::base::SLICE_VALUES;
-use arith::format::{Format, Mlx, Scales};
 use arith::linear::{GROUPS, group_slices};
 
 use crate::codes_avx2::{QUAD, quad};
+use crate::kinds::{OTHER, by_kind, layout_of};
 use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
 use crate::scales_vector::{heads, scales};
 use crate::vector::put_groups;
-
-/// Formats whose kernels know their whole layout when compiled; those of others know their bits.
-pub(crate) const KNOWN: [Format; 8] = [
-    Format::Q4_0,
-    Format::Q4_1,
-    Format::Q8_0,
-    Format::Q4K,
-    Format::Q5K,
-    Format::Q6K,
-    Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 }),
-    Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::F16 }),
-];
-/// No index of [`KNOWN`].
-pub(crate) const OTHER: usize = KNOWN.len();
 
 /// Outputs of `panels` for `rows`.
 ///
@@ -49,25 +35,9 @@ pub(crate) unsafe fn gemv_a16_blocks_avx2(
     out: &Outputs<'_>,
 ) {
     let a16 = inputs.a16;
-    let known = KNOWN.iter().position(|&format| format == linear.format);
     // SAFETY: passed on.
     unsafe {
-        match (known, linear.layout().bits) {
-            (Some(0), _) => gemv::<4, 0>(linear, a16, panels, rows, out),
-            (Some(1), _) => gemv::<4, 1>(linear, a16, panels, rows, out),
-            (Some(2), _) => gemv::<8, 2>(linear, a16, panels, rows, out),
-            (Some(3), _) => gemv::<4, 3>(linear, a16, panels, rows, out),
-            (Some(4), _) => gemv::<5, 4>(linear, a16, panels, rows, out),
-            (Some(5), _) => gemv::<6, 5>(linear, a16, panels, rows, out),
-            (Some(6), _) => gemv::<4, 6>(linear, a16, panels, rows, out),
-            (Some(7), _) => gemv::<4, 7>(linear, a16, panels, rows, out),
-            (_, 2) => gemv::<2, OTHER>(linear, a16, panels, rows, out),
-            (_, 3) => gemv::<3, OTHER>(linear, a16, panels, rows, out),
-            (_, 4) => gemv::<4, OTHER>(linear, a16, panels, rows, out),
-            (_, 5) => gemv::<5, OTHER>(linear, a16, panels, rows, out),
-            (_, 6) => gemv::<6, OTHER>(linear, a16, panels, rows, out),
-            _ => gemv::<8, OTHER>(linear, a16, panels, rows, out),
-        }
+        by_kind!(linear, gemv(linear, a16, panels, rows, out));
     }
 }
 
@@ -97,11 +67,6 @@ unsafe fn gemv<const BITS: usize, const KIND: usize>(
             }
         }
     }
-}
-
-/// The layout of kind `kind`; any for [`OTHER`].
-pub(crate) const fn layout_of(kind: usize) -> Layout {
-    Layout::of(KNOWN[kind % KNOWN.len()])
 }
 
 /// `R` rows from `row` through one panel; gives R.

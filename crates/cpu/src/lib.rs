@@ -39,6 +39,8 @@ mod gemv_a8_avx512;
 mod gemv_avx2;
 #[cfg(target_arch = "x86_64")]
 mod gemv_avx512;
+#[cfg(target_arch = "x86_64")]
+mod kinds;
 mod kv;
 #[cfg(target_arch = "x86_64")]
 mod lanes_avx2;

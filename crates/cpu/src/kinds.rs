@@ -1,0 +1,50 @@
+//! Kinds of packed layouts that the GEMV kernels of x86-64 are compiled for.
+
+use arith::format::{Format, Mlx, Scales};
+
+use crate::layout::Layout;
+
+/// Formats whose kernels know their whole layout when compiled; those of others know their bits.
+pub(crate) const KNOWN: [Format; 8] = [
+    Format::Q4_0,
+    Format::Q4_1,
+    Format::Q8_0,
+    Format::Q4K,
+    Format::Q5K,
+    Format::Q6K,
+    Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 }),
+    Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::F16 }),
+];
+/// No index of [`KNOWN`].
+pub(crate) const OTHER: usize = KNOWN.len();
+
+/// The layout of kind `kind`; any for [`OTHER`].
+pub(crate) const fn layout_of(kind: usize) -> Layout {
+    Layout::of(KNOWN[kind % KNOWN.len()])
+}
+
+/// Calls `kernel::<BITS, KIND>` for the layout of a matrix: one of [`KNOWN`] by its index, of which
+/// the whole layout is a constant, or [`OTHER`], of which the bits of a code are.
+macro_rules! by_kind {
+    ($linear:expr, $kernel:ident($($argument:expr),*)) => {{
+        let linear = $linear;
+        let known = $crate::kinds::KNOWN.iter().position(|&format| format == linear.format);
+        match (known, linear.layout().bits) {
+            (Some(0), _) => $kernel::<4, 0>($($argument),*),
+            (Some(1), _) => $kernel::<4, 1>($($argument),*),
+            (Some(2), _) => $kernel::<8, 2>($($argument),*),
+            (Some(3), _) => $kernel::<4, 3>($($argument),*),
+            (Some(4), _) => $kernel::<5, 4>($($argument),*),
+            (Some(5), _) => $kernel::<6, 5>($($argument),*),
+            (Some(6), _) => $kernel::<4, 6>($($argument),*),
+            (Some(7), _) => $kernel::<4, 7>($($argument),*),
+            (_, 2) => $kernel::<2, { $crate::kinds::OTHER }>($($argument),*),
+            (_, 3) => $kernel::<3, { $crate::kinds::OTHER }>($($argument),*),
+            (_, 4) => $kernel::<4, { $crate::kinds::OTHER }>($($argument),*),
+            (_, 5) => $kernel::<5, { $crate::kinds::OTHER }>($($argument),*),
+            (_, 6) => $kernel::<6, { $crate::kinds::OTHER }>($($argument),*),
+            _ => $kernel::<8, { $crate::kinds::OTHER }>($($argument),*),
+        }
+    }};
+}
+pub(crate) use by_kind;
