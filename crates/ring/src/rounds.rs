@@ -29,6 +29,8 @@ pub(crate) struct Rounds<'a> {
     start: Instant,
     /// What the device is to do next.
     work: Option<Action>,
+    /// A poke was taken from the inbox, and commands may have come since they were last looked at.
+    poked: bool,
 }
 
 impl<'a> Rounds<'a> {
@@ -50,6 +52,7 @@ impl<'a> Rounds<'a> {
             progressed: false,
             start: Instant::now(),
             work: None,
+            poked: false,
         }
     }
 
@@ -82,6 +85,9 @@ impl<'a> Rounds<'a> {
             self.receive()?;
             return self.step(now, Event::Computed { values, held });
         }
+        if std::mem::take(&mut self.poked) {
+            return Ok(());
+        }
         let deadline = self.lead.deadline().map(|at| self.start + at);
         match inbox::wait(&self.links.inbound, deadline)? {
             Wake::Frame(frame) => self.step(self.now(), Event::Frame(frame)),
@@ -96,8 +102,9 @@ impl<'a> Rounds<'a> {
 
     fn receive(&mut self) -> Result<(), RingError> {
         while let Some(wake) = inbox::poll(&self.links.inbound)? {
-            if let Wake::Frame(frame) = wake {
-                self.step(self.now(), Event::Frame(frame))?;
+            match wake {
+                Wake::Frame(frame) => self.step(self.now(), Event::Frame(frame))?,
+                Wake::Poke | Wake::Late => self.poked = true,
             }
         }
         Ok(())
@@ -153,5 +160,42 @@ impl<'a> Rounds<'a> {
     /// Hands events to their owners.
     pub(crate) fn tell_all(&mut self, events: Vec<(RequestId, Heard)>) {
         events.into_iter().for_each(|(id, event)| self.tell(id, event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use arith::base::Epoch;
+    use stage::{Fake, FakeConfig};
+    use wire::control::{Fields, Shapes};
+
+    use super::*;
+    use crate::memory;
+
+    #[test]
+    fn a_command_that_comes_while_frames_are_taken_is_not_slept_over() {
+        let (done, heard) = mpsc::channel();
+        std::thread::spawn(move || {
+            let links = memory::ring(1, Epoch(1)).remove(0);
+            let mut engine = Fake::new(FakeConfig::small(0..8, true));
+            let shapes = Shapes {
+                chunk_rows_max: 8,
+                round_rows_max: 8,
+                streams_max: 1,
+                context_max: 64,
+                pages: 4,
+            };
+            let agree = Agree { shapes, depth: 1, settings: Fields::new() };
+            let mut rounds = Rounds::new(&links, &mut engine, 1, &agree, 1);
+            // A command comes after the leader has looked for commands.
+            links.waker.wake();
+            rounds.look().unwrap();
+            rounds.turn().unwrap();
+            done.send(()).unwrap();
+        });
+        heard.recv_timeout(Duration::from_secs(20)).expect("rank 0 waits for ever");
     }
 }
