@@ -32,6 +32,8 @@ pub struct Options {
     pub ignore_eos: bool,
     /// Put the reply's ids into `choices[0].token_ids`.
     pub return_token_ids: bool,
+    /// Whether tokens may be guessed ahead; true when absent. It moves no byte of the reply.
+    pub draft: bool,
 }
 
 impl Options {
@@ -59,6 +61,7 @@ impl Options {
             stop: read_stop(body, limits)?,
             ignore_eos: body.flag("ignore_eos")?.unwrap_or(false),
             return_token_ids: body.flag("return_token_ids")?.unwrap_or(false),
+            draft: body.flag("draft")?.unwrap_or(true),
         })
     }
 }
@@ -144,6 +147,7 @@ mod tests {
         );
         assert_eq!((options.max_tokens, options.seed), (None, None));
         assert!(!options.stream && options.stop.is_empty() && !options.ignore_eos);
+        assert!(options.draft);
     }
 
     #[test]
@@ -152,7 +156,7 @@ mod tests {
             "model": "m", "max_tokens": 5, "max_completion_tokens": 7, "temperature": 0.5,
             "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": -1, "stream": true,
             "stream_options": {"include_usage": true}, "stop": ["a", "b"], "ignore_eos": true,
-            "return_token_ids": true, "user": "u", "metadata": {"tolerated": 1},
+            "return_token_ids": true, "draft": false, "user": "u", "metadata": {"tolerated": 1},
         }));
         let expected = Options {
             model: Some("m".into()),
@@ -167,6 +171,7 @@ mod tests {
             stop: vec!["a".into(), "b".into()],
             ignore_eos: true,
             return_token_ids: true,
+            draft: false,
         };
         assert_eq!(options.unwrap(), expected);
         assert_eq!(read(json!({"stop": "x"})).unwrap().stop, ["x"]);
@@ -201,6 +206,7 @@ mod tests {
             (json!({"stop": ["a", 5]}), "stop[1]"),
             (json!({"ignore_eos": 1}), "ignore_eos"),
             (json!({"return_token_ids": 1}), "return_token_ids"),
+            (json!({"draft": 1}), "draft"),
             (json!({"user": 1}), "user"),
         ] {
             let error = read(body.clone()).unwrap_err();

@@ -140,6 +140,7 @@ impl Asked {
             },
             prompt_logits: false,
             hash_logits: false,
+            draft: options.draft,
         })
     }
 }

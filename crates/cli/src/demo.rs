@@ -68,6 +68,7 @@ fn prove(
         sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         prompt_logits: false,
         hash_logits: true,
+        draft: true,
     };
     let alone = cell.run(check::one(cell.handle(), request))?;
     cell.stop()?;

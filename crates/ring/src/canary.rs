@@ -92,6 +92,7 @@ fn flight(
         sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         prompt_logits: false,
         hash_logits: true,
+        draft: false,
     };
     let failed = |why: String| Err(RingError::CanaryRefused(why));
     if let Err(refusal) = rounds.submit(CANARY, request) {

@@ -21,6 +21,9 @@ pub(crate) struct Reply {
     /// Most tokens of prompt and reply.
     pub length_max: u32,
     prompt_tokens: u32,
+    /// Drafts that were computed, and those that were right.
+    drafted: u32,
+    accepted: u32,
     /// Prompt rows whose logits were handed out.
     shown: u32,
     /// Its prompt has moved to `tokens`.
@@ -40,6 +43,8 @@ impl Reply {
             tokens,
             length_max: prompt_tokens.saturating_add(request.max_tokens.max(1)).min(context_max),
             prompt_tokens,
+            drafted: 0,
+            accepted: 0,
             shown: 0,
             sha: request.hash_logits.then(Sha256::new),
             request,
@@ -106,6 +111,8 @@ impl Reply {
             prompt_tokens: self.prompt_tokens,
             reply_tokens: self.length() - self.prompt_tokens,
             logits_sha256: self.sha.take().map(|sha| sha.finalize().into()),
+            drafted: self.drafted,
+            accepted: self.accepted,
         }
     }
 
@@ -146,6 +153,7 @@ mod tests {
             sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
             prompt_logits: true,
             hash_logits: false,
+            draft: false,
         };
         let mut reply = Reply::new(RequestId(1), 1, request, 10);
         let logits: Vec<f32> = (0..12).map(|x| x as f32).collect();

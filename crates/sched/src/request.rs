@@ -17,6 +17,8 @@ pub struct Request {
     pub prompt_logits: bool,
     /// Asks for a running hash of every logits row that a token was drawn from.
     pub hash_logits: bool,
+    /// Whether tokens may be guessed ahead. The reply's bytes are the same either way.
+    pub draft: bool,
 }
 
 /// Why a reply ended.
@@ -56,6 +58,10 @@ pub enum Event {
         reply_tokens: u32,
         /// SHA-256 of the logits rows (f32 little-endian, in order), where asked for.
         logits_sha256: Option<[u8; 32]>,
+        /// Tokens that were guessed ahead and computed.
+        drafted: u32,
+        /// Those of them that the reply has.
+        accepted: u32,
     },
     /// The reply can't be completed.
     Failed(Failure),

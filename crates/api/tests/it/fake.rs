@@ -232,6 +232,8 @@ fn reply(request: &Request, mut tokens: Vec<u32>) -> Events {
         prompt_tokens: u32::try_from(request.prompt.len()).unwrap(),
         reply_tokens: u32::try_from(tokens.len()).unwrap(),
         logits_sha256: None,
+        drafted: 0,
+        accepted: 0,
     };
     let tokens = tokens.into_iter().map(|id| Event::Token { id });
     Box::new(tokens.chain(std::iter::once(done)))

@@ -96,6 +96,7 @@ impl Case {
             sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
             prompt_logits: false,
             hash_logits: false,
+            draft: true,
         }
     }
 }

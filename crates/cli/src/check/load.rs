@@ -54,6 +54,7 @@ impl Load {
             sampling,
             prompt_logits: false,
             hash_logits: true,
+            draft: true,
         };
         // The longest prompt runs once: it costs most of a check's time.
         let greedy = prompts.iter().map(|p| (p, greedy));

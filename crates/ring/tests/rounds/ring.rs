@@ -281,6 +281,7 @@ pub fn request(length: u32, seed: u64, temperature: f64) -> Request {
         sampling: Sampling { temperature, top_k: 20, top_p: 0.95, min_p: 0.0, seed },
         prompt_logits: false,
         hash_logits: true,
+        draft: true,
     }
 }
 

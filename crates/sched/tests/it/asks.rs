@@ -106,6 +106,7 @@ impl Ask {
             sampling,
             prompt_logits: rng.chance(20),
             hash_logits: rng.chance(30),
+            draft: rng.chance(70),
         };
         let fragile = rng.chance(8);
         Self::new(name, request, fragile, context_max)

@@ -28,6 +28,7 @@ pub fn request(name: u32, prompt: u32, max_tokens: u32) -> Request {
         sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         prompt_logits: false,
         hash_logits: false,
+        draft: true,
     }
 }
 
@@ -122,6 +123,7 @@ fn a_lone_request_is_chunked_then_decoded_then_closed() {
             prompt_tokens: 10,
             reply_tokens: 1,
             logits_sha256: None,
+            ..
         }
     ));
     assert!(desk.sched.idle() && desk.sched.next_round().is_none());

@@ -232,7 +232,7 @@ impl World {
                 self.prompt_logits.entry(name).or_default().extend(logits);
                 return Ok(());
             }
-            Event::Done { finish, prompt_tokens, reply_tokens, logits_sha256 } => {
+            Event::Done { finish, prompt_tokens, reply_tokens, logits_sha256, .. } => {
                 assert_eq!(prompt_tokens, ask.prompt());
                 assert_eq!(prompt_tokens + reply_tokens, watched.known);
                 assert_eq!(logits_sha256, ask.sha);
