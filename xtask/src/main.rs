@@ -6,6 +6,7 @@ mod fuzz;
 mod oracles;
 mod race;
 mod report;
+mod silence;
 mod step;
 mod synthetic;
 mod tidy;

@@ -4,11 +4,18 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::silence;
+
 /// How the line begins, in any case, of a test that skips itself.
 const SKIPPED: &str = "skipped";
+/// A run that says nothing for so long is stuck in some test, and is ended. The harness itself
+/// speaks once of each test that takes over a minute.
+const SILENCE_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// Counts of one run.
 #[derive(Debug, Default)]
@@ -104,17 +111,26 @@ fn is_skip(line: &str) -> bool {
     line.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("skipped"))
 }
 
-/// Runs `cargo test`, shows its output and sums it up.
+/// Runs `cargo test`, shows its output and sums it up; a run that is stuck is ended.
 pub fn run(command: &mut Command) -> Result<Report> {
+    run_within(command, SILENCE_MAX)
+}
+
+fn run_within(command: &mut Command, silence_max: Duration) -> Result<Report> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("can't run {command:?}"))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let report = Mutex::<Report>::default();
     let locked = || report.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let id = child.id();
     std::thread::scope(|scope| -> Result<()> {
-        let errors = scope.spawn(|| -> Result<()> {
+        let (heard, silence) = channel();
+        scope.spawn(move || silence::watch(id, &silence, silence_max));
+        let heard_too = heard.clone();
+        let errors = scope.spawn(move || -> Result<()> {
             for line in BufReader::new(err.context("a pipe")?).lines() {
                 let line = line?;
+                let _ = heard_too.send(()); // the watch ends last
                 eprintln!("{line}");
                 // A test that writes past the harness's capture.
                 if is_skip(&line) {
@@ -125,10 +141,12 @@ pub fn run(command: &mut Command) -> Result<Report> {
         });
         for line in BufReader::new(out.context("a pipe")?).lines() {
             let line = line?;
+            let _ = heard.send(());
             if locked().take(&line) {
                 println!("{line}");
             }
         }
+        drop(heard);
         errors.join().map_err(|_| anyhow::anyhow!("the reader of errors panicked"))?
     })?;
     let mut report = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -192,5 +210,16 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     fn counts_of_several_binaries_add_up() {
         let (report, _) = read(&RUN.repeat(2));
         assert_eq!(report.verdict(), "2 passed, 0 failed, 4 skipped");
+    }
+
+    #[test]
+    fn a_run_that_is_stuck_is_ended_with_all_it_started() {
+        let started = std::time::Instant::now();
+        let mut stuck = Command::new("sh");
+        stuck.args(["-c", "echo 'test result: ok. 1 passed; 0 failed'; sleep 600; echo late"]);
+        let report = run_within(&mut stuck, Duration::from_millis(300)).unwrap();
+        assert!(!report.success());
+        assert_eq!(report.passed, 1);
+        assert!(started.elapsed() < Duration::from_secs(300), "{:?}", started.elapsed());
     }
 }
