@@ -25,6 +25,11 @@ impl Steps {
         &self.root
     }
 
+    /// What the steps so far took.
+    pub fn spent(&self) -> Duration {
+        self.taken.iter().map(|(_, taken)| taken).sum()
+    }
+
     /// Runs a command to its end; anything but success is an error.
     pub fn run(&mut self, name: &'static str, command: &mut Command) -> Result<()> {
         command.current_dir(&self.root);
@@ -52,8 +57,7 @@ impl fmt::Display for Steps {
         for (name, taken) in &self.taken {
             writeln!(f, "{name:>8} {:7.1} s", taken.as_secs_f64())?;
         }
-        let all: Duration = self.taken.iter().map(|(_, taken)| taken).sum();
-        write!(f, "{:>8} {:7.1} s", "all", all.as_secs_f64())
+        write!(f, "{:>8} {:7.1} s", "all", self.spent().as_secs_f64())
     }
 }
 
