@@ -138,9 +138,8 @@ impl Asked {
                 min_p: options.min_p,
                 seed,
             },
-            prompt_logits: false,
-            hash_logits: false,
             draft: options.draft,
+            ..sched::Request::default()
         })
     }
 }

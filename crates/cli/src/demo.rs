@@ -4,7 +4,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use arith::sample::Sampling;
 use sched::Request;
 use serde_json::json;
 use text::Text;
@@ -65,10 +64,8 @@ fn prove(
         prompt,
         max_tokens: args.max_tokens,
         stop_tokens: text.stop_tokens().to_vec(),
-        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
-        prompt_logits: false,
         hash_logits: true,
-        draft: true,
+        ..Request::default()
     };
     let alone = cell.run(check::one(cell.handle(), request))?;
     cell.stop()?;

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::PathBuf;
 
-use arith::sample::Sampling;
 use sched::{Event, Request, RequestId};
 use sha2::{Digest, Sha256};
 
@@ -88,11 +87,10 @@ fn flight(
     let request = Request {
         prompt,
         max_tokens,
-        stop_tokens: Vec::new(),
-        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
-        prompt_logits: false,
         hash_logits: true,
         draft: false,
+        cached: false,
+        ..Request::default()
     };
     let failed = |why: String| Err(RingError::CanaryRefused(why));
     if let Err(refusal) = rounds.submit(CANARY, request) {

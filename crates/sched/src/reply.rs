@@ -21,6 +21,8 @@ pub(crate) struct Reply {
     /// Most tokens of prompt and reply.
     pub length_max: u32,
     prompt_tokens: u32,
+    /// Prompt tokens that a kept state had when the reply began.
+    pub cached: u32,
     /// Drafts that were computed, and those that were right.
     drafted: u32,
     accepted: u32,
@@ -43,6 +45,7 @@ impl Reply {
             tokens,
             length_max: prompt_tokens.saturating_add(request.max_tokens.max(1)).min(context_max),
             prompt_tokens,
+            cached: 0,
             drafted: 0,
             accepted: 0,
             shown: 0,
@@ -111,6 +114,7 @@ impl Reply {
             prompt_tokens: self.prompt_tokens,
             reply_tokens: self.length() - self.prompt_tokens,
             logits_sha256: self.sha.take().map(|sha| sha.finalize().into()),
+            cached: self.cached,
             drafted: self.drafted,
             accepted: self.accepted,
         }
@@ -142,19 +146,10 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Sampling;
 
     #[test]
     fn prompt_rows_that_are_computed_again_are_not_shown_again() {
-        let request = Request {
-            prompt: vec![1; 6],
-            max_tokens: 1,
-            stop_tokens: Vec::new(),
-            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
-            prompt_logits: true,
-            hash_logits: false,
-            draft: false,
-        };
+        let request = Request { prompt: vec![1; 6], prompt_logits: true, ..Request::default() };
         let mut reply = Reply::new(RequestId(1), 1, request, 10);
         let logits: Vec<f32> = (0..12).map(|x| x as f32).collect();
         let mut events = Vec::new();

@@ -19,6 +19,29 @@ pub struct Request {
     pub hash_logits: bool,
     /// Whether tokens may be guessed ahead. The reply's bytes are the same either way.
     pub draft: bool,
+    /// Where messages of the prompt start, ascending: places that other prompts may share up to.
+    pub marks: Vec<u32>,
+    /// Whether it may start from kept states, and leave some. The bytes are the same either way.
+    pub cached: bool,
+}
+
+impl Default for Request {
+    /// An empty prompt, greedy, one token.
+    fn default() -> Self {
+        let sampling =
+            sample::Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };
+        Self {
+            prompt: Vec::new(),
+            max_tokens: 1,
+            stop_tokens: Vec::new(),
+            sampling,
+            prompt_logits: false,
+            hash_logits: false,
+            draft: true,
+            marks: Vec::new(),
+            cached: true,
+        }
+    }
 }
 
 /// Why a reply ended.
@@ -58,6 +81,8 @@ pub enum Event {
         reply_tokens: u32,
         /// SHA-256 of the logits rows (f32 little-endian, in order), where asked for.
         logits_sha256: Option<[u8; 32]>,
+        /// Prompt tokens that were not computed, since a kept state had them.
+        cached: u32,
         /// Tokens that were guessed ahead and computed.
         drafted: u32,
         /// Those of them that the reply has.

@@ -232,6 +232,7 @@ fn reply(request: &Request, mut tokens: Vec<u32>) -> Events {
         prompt_tokens: u32::try_from(request.prompt.len()).unwrap(),
         reply_tokens: u32::try_from(tokens.len()).unwrap(),
         logits_sha256: None,
+        cached: 0,
         drafted: 0,
         accepted: 0,
     };

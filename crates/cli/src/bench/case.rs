@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use arith::sample::Sampling;
 use ring::head::Handle;
 use sched::{Event, Request};
 use tokio::sync::mpsc;
@@ -92,11 +91,8 @@ impl Case {
         Request {
             prompt: (0..self.prompt).map(|i| 1 + i * 7 % 1000).collect(),
             max_tokens: self.tokens_max(chunk),
-            stop_tokens: Vec::new(),
-            sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
-            prompt_logits: false,
-            hash_logits: false,
-            draft: true,
+            cached: false,
+            ..Request::default()
         }
     }
 }

@@ -50,11 +50,9 @@ impl Load {
         let request = |(prompt, sampling): (&Vec<u32>, Sampling)| Request {
             prompt: prompt.clone(),
             max_tokens: reply,
-            stop_tokens: Vec::new(),
             sampling,
-            prompt_logits: false,
             hash_logits: true,
-            draft: true,
+            ..Request::default()
         };
         // The longest prompt runs once: it costs most of a check's time.
         let greedy = prompts.iter().map(|p| (p, greedy));

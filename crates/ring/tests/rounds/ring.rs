@@ -277,11 +277,9 @@ pub fn request(length: u32, seed: u64, temperature: f64) -> Request {
     Request {
         prompt: (0..length).map(|i| (i * 13 + seed as u32) % 64).collect(),
         max_tokens: 12,
-        stop_tokens: Vec::new(),
         sampling: Sampling { temperature, top_k: 20, top_p: 0.95, min_p: 0.0, seed },
-        prompt_logits: false,
         hash_logits: true,
-        draft: true,
+        ..Request::default()
     }
 }
 

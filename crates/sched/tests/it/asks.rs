@@ -107,6 +107,7 @@ impl Ask {
             prompt_logits: rng.chance(20),
             hash_logits: rng.chance(30),
             draft: rng.chance(70),
+            ..Request::default()
         };
         let fragile = rng.chance(8);
         Self::new(name, request, fragile, context_max)

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use arith::base::{Generation, Round as RoundNumber, StreamId};
-use sched::sample::Sampling;
 use sched::{Event, Failure, Finish, Limits, Refusal, Request, RequestId, Round, Scheduler};
 use wire::plan::{Entry, Mode, Op, Plan, Want};
 
@@ -25,10 +24,7 @@ pub fn request(name: u32, prompt: u32, max_tokens: u32) -> Request {
         prompt: (0..prompt).map(|n| if n == 0 { name } else { n % 5 }).collect(),
         max_tokens,
         stop_tokens: vec![2],
-        sampling: Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
-        prompt_logits: false,
-        hash_logits: false,
-        draft: true,
+        ..Request::default()
     }
 }
 
