@@ -1,6 +1,6 @@
 //! A request's body, checked, and its way to tokens.
 
-use sched::sample::Sampling;
+use sched::sample::{Guide, Sampling};
 use serde_json::{Map, Value};
 use text::Text;
 
@@ -138,6 +138,7 @@ impl Asked {
                 min_p: options.min_p,
                 seed,
             },
+            guide: Guide::default(),
             draft: options.draft,
             ..sched::Request::default()
         })

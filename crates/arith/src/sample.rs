@@ -56,9 +56,40 @@ fn order(a: &Candidate, b: &Candidate) -> Ordering {
     (b.scaled + 0.0).total_cmp(&(a.scaled + 0.0)).then(a.id.cmp(&b.id))
 }
 
+/// What a token's past does to its logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Penalties {
+    /// Divides a positive logit, multiplies another, of a token that prompt or reply hold; 1 asks
+    /// for nothing.
+    pub repetition: f64,
+    /// Taken off for each time that the reply holds the token.
+    pub frequency: f64,
+    /// Taken off once where the reply holds the token.
+    pub presence: f64,
+}
+
+impl Penalties {
+    /// Asks for nothing.
+    pub const NONE: Self = Self { repetition: 1.0, frequency: 0.0, presence: 0.0 };
+}
+
+/// A logit after penalties and bias: in f64, rounded once, kept finite. `seen` says whether prompt
+/// or reply hold the token, `count` how often the reply does.
+pub fn shifted(logit: f32, seen: bool, count: u32, penalties: &Penalties, bias: f64) -> f32 {
+    let mut x = f64::from(logit);
+    if seen {
+        x = if x > 0.0 { x / penalties.repetition } else { x * penalties.repetition };
+    }
+    if count > 0 {
+        x -= penalties.frequency * f64::from(count);
+        x -= penalties.presence;
+    }
+    (x + bias).clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32
+}
+
 /// The token at `position` (its index in prompt and reply): the candidates that top-k, top-p and
 /// min-p leave, in that order, and of those the largest `logit / T + noise`, ties to the lowest id.
-/// The logits are finite.
+/// The logits are finite, or -infinity where a token may not be drawn.
 pub fn draw(logits: &[f32], sampling: &Sampling, position: u32) -> u32 {
     if sampling.temperature <= 0.0 {
         return head::argmax(logits);

@@ -107,7 +107,7 @@ fn flight(
         }
         while let Ok(event) = events.try_recv() {
             match event {
-                Event::Token { id } => hash.update(id.to_le_bytes()),
+                Event::Token { id, .. } => hash.update(id.to_le_bytes()),
                 Event::Done { logits_sha256, .. } => hash.update(logits_sha256.unwrap_or_default()),
                 Event::Failed(failure) => return failed(failure.to_string()),
                 _ => {}

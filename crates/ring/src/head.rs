@@ -41,8 +41,9 @@ pub enum Command {
         /// Its id.
         id: RequestId,
         /// The request.
-        request: Request,
-        /// Capacity is `max_tokens` plus a few, so the driver never waits for a slow reader.
+        request: Box<Request>,
+        /// Capacity is `max_tokens`, the prompt's rows where they are told of, and a few: the
+        /// driver never waits for a slow reader.
         events: tokio::sync::mpsc::Sender<Event>,
         /// The verdict.
         answer: tokio::sync::oneshot::Sender<Result<(), Refusal>>,
@@ -258,10 +259,12 @@ impl Handle {
 
     async fn submit_now(&self, request: Request) -> Result<Reply, Refusal> {
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed) + 1);
-        let (sender, events) = tokio::sync::mpsc::channel(request.max_tokens as usize + 64);
+        let rows = request.guide.prompt_logprobs.map_or(0, |_| request.prompt.len());
+        let room = request.max_tokens as usize + rows + 64;
+        let (sender, events) = tokio::sync::mpsc::channel(room);
         let (answer, verdict) = tokio::sync::oneshot::channel();
         let stopped = || Refusal::NotReady("the ring has stopped".into());
-        let command = Command::Submit { id, request, events: sender, answer };
+        let command = Command::Submit { id, request: Box::new(request), events: sender, answer };
         self.commands.send(command).map_err(|_| stopped())?;
         // Made before the verdict, so that a caller who stops waiting cancels too.
         let reply = Reply { id, events, commands: self.commands.clone() };
@@ -293,6 +296,10 @@ impl Reply {
     /// The request's id.
     pub fn id(&self) -> RequestId {
         self.id
+    }
+    /// The next event, as a poll; `None` after the last.
+    pub fn poll_next(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Event>> {
+        self.events.poll_recv(cx)
     }
     /// The next event; `None` after the last.
     pub async fn next(&mut self) -> Option<Event> {

@@ -204,7 +204,7 @@ impl<J: Join> Leader<J> {
         loop {
             match self.driver.commands.try_recv() {
                 Ok(Command::Submit { id, request, events, answer }) => {
-                    let verdict = rounds.submit(id, request);
+                    let verdict = rounds.submit(id, *request);
                     if verdict.is_ok() {
                         rounds.owners.insert(id, events);
                     }

@@ -3,7 +3,8 @@
 use arith::float;
 use sha2::{Digest, Sha256};
 
-use crate::{Event, Failure, Finish, Request, RequestId, sample};
+use crate::sample::{Chooser, Chosen, Logprobs};
+use crate::{Event, Failure, Finish, Request, RequestId};
 
 /// Values that are hashed at once.
 const HASH_VALUES: usize = 1024;
@@ -30,6 +31,7 @@ pub(crate) struct Reply {
     shown: u32,
     /// Its prompt has moved to `tokens`.
     request: Request,
+    chooser: Chooser,
     sha: Option<Sha256>,
 }
 
@@ -38,7 +40,9 @@ impl Reply {
     pub fn new(id: RequestId, age: u64, mut request: Request, context_max: u32) -> Self {
         let tokens = std::mem::take(&mut request.prompt);
         let prompt_tokens = tokens.len() as u32;
+        let guide = std::mem::take(&mut request.guide);
         Self {
+            chooser: Chooser::new(request.sampling, guide, &tokens),
             id,
             age,
             started: false,
@@ -67,7 +71,8 @@ impl Reply {
     /// Whether the logits of rows `first ..` are asked for, apart from the one that is drawn from.
     pub fn wants_rows(&self, first: u32, rows: u32) -> bool {
         let unseen = first.max(self.shown) < (first + rows).min(self.prompt_tokens);
-        self.request.prompt_logits && unseen
+        let asked = self.request.prompt_logits || self.chooser.guide().prompt_logprobs.is_some();
+        asked && unseen
     }
 
     /// Takes the logits of rows `first ..`; draws where the last of them is the newest token's.
@@ -87,19 +92,30 @@ impl Reply {
         }
         let rows = (logits.len() / vocab) as u32;
         if self.wants_rows(first, rows) {
-            events.push((self.id, self.show(first, logits, vocab)));
+            self.show(first, logits, vocab, events);
         }
         if first + rows < self.length() {
             return true;
         }
         assert_eq!(first + rows, self.length(), "a row of a token not drawn");
-        let drawn = self.draw(&logits[logits.len() - vocab..]);
+        let (drawn, logprobs) = match self.draw(&logits[logits.len() - vocab..]) {
+            Chosen::Token(id, logprobs) => (id, logprobs),
+            Chosen::Over => {
+                events.push((self.id, self.done(Finish::Stop)));
+                return false;
+            }
+            Chosen::Failed(reason) => {
+                events.push((self.id, Event::Failed(Failure::Grammar(reason))));
+                return false;
+            }
+        };
         if self.request.stop_tokens.contains(&drawn) {
             events.push((self.id, self.done(Finish::Stop)));
             return false;
         }
         self.tokens.push(drawn);
-        events.push((self.id, Event::Token { id: drawn }));
+        self.chooser.push(drawn);
+        events.push((self.id, Event::Token { id: drawn, logprobs }));
         if self.length() < self.length_max {
             return true;
         }
@@ -120,16 +136,33 @@ impl Reply {
         }
     }
 
-    fn show(&mut self, first: u32, logits: &[f32], vocab: usize) -> Event {
+    fn show(
+        &mut self,
+        first: u32,
+        logits: &[f32],
+        vocab: usize,
+        events: &mut Vec<(RequestId, Event)>,
+    ) {
         let rows = (logits.len() / vocab) as u32;
         let from = first.max(self.shown);
         let to = (first + rows).min(self.prompt_tokens);
         self.shown = to;
-        let values = (from - first) as usize * vocab..(to - first) as usize * vocab;
-        Event::PromptLogits { first: from, logits: logits[values].to_vec() }
+        let shown = &logits[(from - first) as usize * vocab..(to - first) as usize * vocab];
+        if let Some(count) = self.chooser.guide().prompt_logprobs {
+            // The last row foretells the reply's first token.
+            let foretold =
+                &self.tokens[from as usize + 1..(to + 1).min(self.prompt_tokens) as usize];
+            let rows = shown.chunks_exact(vocab).zip(foretold);
+            let logprobs: Vec<Logprobs> =
+                rows.map(|(row, &id)| Logprobs::of(row, id, count)).collect();
+            events.push((self.id, Event::PromptLogprobs { first: from + 1, logprobs }));
+        }
+        if self.request.prompt_logits {
+            events.push((self.id, Event::PromptLogits { first: from, logits: shown.to_vec() }));
+        }
     }
 
-    fn draw(&mut self, row: &[f32]) -> u32 {
+    fn draw(&mut self, row: &[f32]) -> Chosen {
         if let Some(sha) = &mut self.sha {
             let mut bytes = [0; 4 * HASH_VALUES];
             for values in row.chunks(HASH_VALUES) {
@@ -139,7 +172,7 @@ impl Reply {
                 sha.update(&bytes[..4 * values.len()]);
             }
         }
-        sample::draw(row, &self.request.sampling, self.length())
+        self.chooser.draw(row, self.length())
     }
 }
 

@@ -13,6 +13,8 @@ pub struct Request {
     pub stop_tokens: Vec<u32>,
     /// How tokens are drawn.
     pub sampling: sample::Sampling,
+    /// What else shapes the draws, and what is told about them.
+    pub guide: sample::Guide,
     /// Asks for the logits of every prompt row, as [`Event::PromptLogits`] (checks and oracles).
     pub prompt_logits: bool,
     /// Asks for a running hash of every logits row that a token was drawn from.
@@ -35,6 +37,7 @@ impl Default for Request {
             max_tokens: 1,
             stop_tokens: Vec::new(),
             sampling,
+            guide: sample::Guide::default(),
             prompt_logits: false,
             hash_logits: false,
             draft: true,
@@ -70,6 +73,16 @@ pub enum Event {
     Token {
         /// Its id.
         id: u32,
+        /// Where asked for.
+        logprobs: Option<Box<sample::Logprobs>>,
+    },
+    /// Log probabilities of the prompt's tokens at positions `first ..`, in order; no token but
+    /// the first is left out in the end.
+    PromptLogprobs {
+        /// Position of the first of them.
+        first: u32,
+        /// One a token.
+        logprobs: Vec<sample::Logprobs>,
     },
     /// The reply is complete.
     Done {
@@ -102,6 +115,9 @@ pub enum Failure {
         /// Position of the row.
         position: u32,
     },
+    /// The reply can't follow its grammar.
+    #[error("the reply can't follow its grammar: {0}")]
+    Grammar(String),
     /// The ring broke; the text names the rank and the reason.
     #[error("{0}")]
     Ring(String),

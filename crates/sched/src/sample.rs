@@ -8,7 +8,13 @@
 use arith::sample::{TEMPERATURE_MIN, mix, noise, noise_key};
 use sha2::{Digest, Sha256};
 
-pub use arith::sample::Sampling;
+mod chooser;
+mod mask;
+
+pub use arith::sample::{Penalties, Sampling};
+pub(crate) use chooser::{Chooser, Chosen};
+pub use chooser::{Guide, Logprobs};
+pub use mask::{Grammar, Mask, Verdict};
 
 /// Above this a quotient could lose the order of its logits.
 const TEMPERATURE_MAX: f64 = 1e30;
@@ -25,7 +31,7 @@ struct Candidate {
 }
 
 /// The token at `position` (its index in prompt and reply); equal to [`arith::sample::draw`].
-/// The logits are finite and not empty.
+/// The logits are not empty, and finite or -infinity where a token may not be drawn.
 pub fn draw(logits: &[f32], sampling: &Sampling, position: u32) -> u32 {
     let best = argmax(logits);
     if sampling.temperature <= 0.0 {

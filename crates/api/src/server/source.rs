@@ -40,7 +40,7 @@ impl Source {
                 }
             };
             return match event {
-                Some(Event::Token { id }) => match self.transcript.token(id) {
+                Some(Event::Token { id, .. }) => match self.transcript.token(id) {
                     (piece, Some(ending)) => Step::End(piece, ending),
                     (piece, None) => Step::Piece(piece),
                 },

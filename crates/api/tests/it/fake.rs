@@ -164,7 +164,7 @@ impl Engine {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Submit { id, request, events, answer } => {
-                let log = Seen::Submitted(id, Box::new(request.clone()));
+                let log = Seen::Submitted(id, request.clone());
                 self.log.lock().unwrap().push(log);
                 match script(&request) {
                     Err(refusal) => {
@@ -236,11 +236,11 @@ fn reply(request: &Request, mut tokens: Vec<u32>) -> Events {
         drafted: 0,
         accepted: 0,
     };
-    let tokens = tokens.into_iter().map(|id| Event::Token { id });
+    let tokens = tokens.into_iter().map(|id| Event::Token { id, logprobs: None });
     Box::new(tokens.chain(std::iter::once(done)))
 }
 
 fn cut(tokens: Vec<u32>, failure: Failure) -> Events {
-    let tokens = tokens.into_iter().map(|id| Event::Token { id });
+    let tokens = tokens.into_iter().map(|id| Event::Token { id, logprobs: None });
     Box::new(tokens.chain(std::iter::once(Event::Failed(failure))))
 }

@@ -107,7 +107,7 @@ pub async fn one(handle: &Handle, request: Request) -> Result<Reply> {
     let mut tokens = Vec::new();
     while let Some(event) = reply.next().await {
         match event {
-            Event::Token { id } => tokens.push(id),
+            Event::Token { id, .. } => tokens.push(id),
             Event::Done { logits_sha256, .. } => {
                 return Ok(Reply { tokens, logits_sha256: logits_sha256.unwrap_or_default() });
             }

@@ -264,7 +264,7 @@ pub async fn end_of(reply: &mut head::Reply) -> Result<Ended, Failure> {
     let mut tokens = Vec::new();
     while let Some(event) = reply.next().await {
         match event {
-            Event::Token { id } => tokens.push(id),
+            Event::Token { id, .. } => tokens.push(id),
             Event::Done { logits_sha256, .. } => return Ok((tokens, logits_sha256.unwrap())),
             Event::Failed(failure) => return Err(failure),
             other => panic!("{other:?}"),

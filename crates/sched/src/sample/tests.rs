@@ -48,6 +48,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
+    fn a_fast_draw_is_the_plain_draw_where_tokens_are_masked(
+        mut logits in logits(), sampling in sampling(), position in any::<u32>(), some in 2..9usize
+    ) {
+        let left = position as usize % logits.len();
+        for (id, x) in logits.iter_mut().enumerate() {
+            *x = if id == left || id % some == 0 { *x } else { f32::NEG_INFINITY };
+        }
+        let drawn = draw(&logits, &sampling, position);
+        prop_assert_eq!(drawn, arith::sample::draw(&logits, &sampling, position));
+        prop_assert!(logits[drawn as usize].is_finite(), "a masked token");
+    }
+
+    #[test]
     fn a_fast_draw_is_the_plain_draw(
         logits in logits(), sampling in sampling(), position in any::<u32>()
     ) {

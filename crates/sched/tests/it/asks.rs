@@ -1,6 +1,6 @@
 //! Requests, the fake network that answers them, and what a lone run of each must give.
 
-use sched::sample::{self, Sampling};
+use sched::sample::{self, Guide, Sampling};
 use sched::{Finish, Request};
 use sha2::{Digest, Sha256};
 
@@ -104,6 +104,7 @@ impl Ask {
             max_tokens: [1, 30, 250, 250][rng.below(4) as usize],
             stop_tokens: if stops { vec![STOP] } else { Vec::new() },
             sampling,
+            guide: guide(rng),
             prompt_logits: rng.chance(20),
             hash_logits: rng.chance(30),
             draft: rng.chance(70),
@@ -115,6 +116,18 @@ impl Ask {
 
     pub fn prompt(&self) -> u32 {
         self.request.prompt.len() as u32
+    }
+
+    /// The row after the penalties and the bias, token by token over the whole vocabulary.
+    fn shifted(&self, mut row: Vec<f32>) -> Vec<f32> {
+        let Guide { penalties, bias, .. } = &self.request.guide;
+        let reply = &self.tokens[self.request.prompt.len()..];
+        for (id, x) in (0..).zip(&mut row) {
+            let count = reply.iter().filter(|token| **token == id).count() as u32;
+            let bias = bias.get(&id).copied().unwrap_or(0.0);
+            *x = arith::sample::shifted(*x, self.tokens.contains(&id), count, penalties, bias);
+        }
+        row
     }
 
     /// One token after the other, nothing else.
@@ -133,6 +146,7 @@ impl Ask {
                 continue;
             }
             row.iter().for_each(|x| sha.update(x.to_le_bytes()));
+            let row = self.shifted(row);
             let token = arith::sample::draw(&row, &self.request.sampling, position + 1);
             assert_eq!(token, sample::draw(&row, &self.request.sampling, position + 1));
             let stopped = self.request.stop_tokens.contains(&token);
@@ -147,4 +161,18 @@ impl Ask {
         }
         self.sha = self.request.hash_logits.then(|| sha.finalize().into());
     }
+}
+
+/// A third of the requests penalise and bias.
+fn guide(rng: &mut Rng) -> Guide {
+    if !rng.chance(33) {
+        return Guide::default();
+    }
+    let penalties = sample::Penalties {
+        repetition: 1.0 + f64::from(rng.below(2)) * 0.3,
+        frequency: f64::from(rng.below(3)) * 0.4 - 0.4,
+        presence: f64::from(rng.below(2)) * 0.7,
+    };
+    let bias = (0..rng.below(3)).map(|n| (rng.below(VOCAB as u32), f64::from(n) - 0.5)).collect();
+    Guide { penalties, bias, ..Guide::default() }
 }

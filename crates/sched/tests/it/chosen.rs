@@ -111,7 +111,7 @@ fn a_lone_request_is_chunked_then_decoded_then_closed() {
         desk.back(&round, |_| row);
     }
     let told = &desk.events[&1];
-    assert_eq!(told[0], Event::Token { id: 1 });
+    assert_eq!(told[0], Event::Token { id: 1, logprobs: None });
     assert!(matches!(
         told[1],
         Event::Done {
@@ -313,7 +313,7 @@ fn a_row_that_is_not_finite_fails_its_own_stream_alone() {
     desk.back(&round, |id| if id == 0 { NAN } else { ONE });
     let failed = Failure::NonfiniteLogits { position: 2 };
     assert_eq!(desk.events[&1], [Event::Failed(failed)]);
-    assert_eq!(desk.events[&2], [Event::Token { id: 1 }]);
+    assert_eq!(desk.events[&2], [Event::Token { id: 1, logprobs: None }]);
     let ends = short(&desk.issue());
     assert_eq!(ends[0], (Op::Close, 0, 0, 0, 0, 1, Want::None));
     assert_eq!(ends[1], (Op::Continue, 1, 3, 1, 3, 1, Want::Last));

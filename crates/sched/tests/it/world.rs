@@ -217,7 +217,7 @@ impl World {
         }
         let ask = &watched.ask;
         let ending = match event {
-            Event::Token { id } => {
+            Event::Token { id, .. } => {
                 let expected = ask.tokens.get(watched.known as usize);
                 watched.known += 1;
                 return if expected == Some(&id) {
