@@ -5,11 +5,11 @@ use arith::exp::exp;
 use arith::float::{f16_to_f32, flush};
 use arith::norm::{LANES, fold};
 
-use crate::attention::{Tile, Weights};
+use crate::attention::{PADDING, Tile, Weights};
 
-/// Widens a tile: keys `[dim][64]`, values `[64][dim padded to 8]`.
+/// Widens a tile: keys `[dim][64]`, values `[64][padded dim]`.
 pub(crate) fn widen_tile_scalar(tile: Tile<'_>, dim: usize, k: &mut [f32], v: &mut [f32]) {
-    let padded = dim.next_multiple_of(8);
+    let padded = dim.next_multiple_of(PADDING);
     match tile {
         Tile::F16(keys, values) => {
             for (k, &x) in k.iter_mut().zip(keys) {

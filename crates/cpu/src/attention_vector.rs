@@ -2,7 +2,7 @@
 
 use arith::base::TILE_KEYS;
 
-use crate::attention::{Tile, Weights};
+use crate::attention::{PADDING, Tile, Weights};
 use crate::attention_scalar;
 use crate::lanes::*;
 use crate::vector::{exp, flush, fold, largest};
@@ -46,7 +46,7 @@ fn widen(from: &[u16], to: &mut [f32]) {
     }
 }
 
-/// Widens a tile: keys `[dim][64]`, values `[64][dim padded to 8]`.
+/// Widens a tile: keys `[dim][64]`, values `[64][padded dim]`.
 ///
 /// # Safety
 /// The CPU has the features of [`crate::lanes`].
@@ -54,7 +54,7 @@ fn widen(from: &[u16], to: &mut [f32]) {
 pub(crate) unsafe fn widen_tile_vector(tile: Tile<'_>, dim: usize, k: &mut [f32], v: &mut [f32]) {
     match tile {
         Tile::F16(keys, values) => {
-            let padded = dim.next_multiple_of(8);
+            let padded = dim.next_multiple_of(PADDING);
             widen(keys, k);
             for (v, values) in v.chunks_exact_mut(padded).zip(values.chunks_exact(dim)) {
                 widen(values, v);
@@ -64,14 +64,13 @@ pub(crate) unsafe fn widen_tile_vector(tile: Tile<'_>, dim: usize, k: &mut [f32]
     }
 }
 
-/// Asks memory for share `i` of `n` of some values.
+/// Asks memory for some values.
 ///
 /// # Safety
 /// The CPU has the features of [`crate::lanes`].
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
-pub(crate) unsafe fn prefetch_share_vector<T>(values: &[T], (i, n): (usize, usize)) {
-    let share = &values[i * values.len() / n..(i + 1) * values.len() / n];
-    for line in share.chunks(LINE_BYTES / size_of::<T>()) {
+pub(crate) unsafe fn prefetch_vector<T>(values: &[T]) {
+    for line in values.chunks(LINE_BYTES / size_of::<T>()) {
         prefetch(line.as_ptr().cast());
     }
 }

@@ -5,6 +5,8 @@
 //! crate's own thread pool claims. After its first call at a size an op allocates nothing.
 
 mod attention;
+#[cfg(target_arch = "x86_64")]
+mod attention_avx512;
 mod attention_scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod attention_vector;
@@ -98,7 +100,8 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C, or an error.
     Avx2,
-    /// AVX-512 (F, BW, VL, DQ and VNNI) for linear layers, AVX2 for the rest, or an error.
+    /// AVX-512 (F, BW, VL, DQ and VNNI) for linear layers and attention, AVX2 for the rest, or an
+    /// error.
     Avx512,
     /// NEON as every 64-bit ARM has it, or an error.
     Neon,

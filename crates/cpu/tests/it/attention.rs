@@ -125,3 +125,38 @@ fn attention_does_not_depend_on_how_the_cache_was_filled() {
         check(heads, &[130, 65], cut, 23);
     }
 }
+
+#[test]
+fn a_row_never_reads_what_a_later_row_of_its_round_wrote() {
+    let heads = Heads { query: 4, kv: 2, dim: 32 };
+    let (q_width, kv_width, rows) = (4 * 32, 2 * 32, 70);
+    let mut random = Random(24);
+    let (q, mut k) = (random.values(rows * q_width, 2.0), random.values(rows * kv_width, 3.0));
+    let mut v = random.values(rows * kv_width, 3.0);
+    let good = rows - 1;
+    k[good * kv_width..].fill(f32::NAN);
+    v[good * kv_width..].fill(f32::NAN);
+    let stream = Stream { k, v, table: vec![1, 0].into() };
+    let map = RowMap {
+        rows: (0..rows as u32).map(|position| RowAt { table: 0, position }).collect(),
+        tables: vec![Arc::clone(&stream.table)],
+    };
+    for dtype in [KvDtype::F16, KvDtype::F32] {
+        let each = q.chunks_exact(q_width).take(good).enumerate();
+        let expected: Vec<f32> =
+            each.flat_map(|(at, q)| expected(&stream, heads, dtype, q, at)).collect();
+        for (name, cpu) in backends() {
+            let mut kv = cpu.kv(dtype, 2, heads).unwrap();
+            let k = upload(&cpu, &stream.k, kv_width);
+            let v = upload(&cpu, &stream.v, kv_width);
+            cpu.kv_write(&mut kv, &k, &v, &map);
+            let q = upload(&cpu, &q, q_width);
+            let mut out = cpu.rows(rows, q_width).unwrap();
+            cpu.attention(&q, &kv, &map, &mut out);
+            let found = download(&cpu, &out, rows * q_width);
+            let (found, last) = found.split_at(good * q_width);
+            assert_same(found, &expected, &format!("{name}: {dtype:?}"));
+            assert!(last.iter().all(|x| x.is_nan()), "{name}: {dtype:?}");
+        }
+    }
+}
