@@ -1,19 +1,20 @@
 //! From connected links to an agreed, warm ring: describe, agree, ready, each once round the ring.
 //!
 //! Every rank forwards what came before its own, so rank 0 hears all ranks in order and its own
-//! message last of all hops; what comes back proves that the ring is closed.
+//! message last of all hops; what comes back proves that the ring is closed. [`Boot`] is that
+//! conversation without I/O, on either side.
 
 use std::time::Duration;
 
 use arith::base::Rank;
-use stage::Engine;
 use wire::control::{Agree, Describe, Fields, Message, Ready, Shapes};
-use wire::frame::Frame;
+use wire::describe::{Digest, Ends};
+use wire::frame::{Frame, Kind};
+use wire::layout::Layout;
 use wire::ring_check::{self, Expected};
 
 use crate::error::RingError;
-use crate::inbox;
-use crate::link::Neighbours;
+use crate::step::{Action, Now, Stepped, Want};
 
 /// Bounds of a boot.
 #[derive(Clone, Copy, Debug)]
@@ -30,123 +31,228 @@ impl Default for BootTimes {
     }
 }
 
+/// What rank 0 knows of the model and holds the others to.
+#[derive(Clone, Debug)]
+pub struct ModelFacts {
+    /// Layers of the trunk.
+    pub layers: u32,
+    /// A digest a layer; empty where rank 0 has only its own.
+    pub layer_digests: Vec<Digest>,
+    /// The ends' digests.
+    pub ends: Option<Ends>,
+}
+
 /// What rank 0 expects of the others and asks of them.
-pub struct Terms<'a> {
-    /// What the ranks' descriptions are held against.
-    pub expected: Expected<'a>,
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Who holds what.
+    pub layout: Layout,
+    /// What the ranks' tensors are held against.
+    pub model: ModelFacts,
     /// Rank 0's wishes; the ring agrees on the minimum over ranks.
     pub shapes: Shapes,
     /// Rounds in flight.
     pub depth: u32,
-    /// Deadlines.
-    pub times: BootTimes,
 }
 
-/// A rank's own message round the ring.
-fn send(links: &Neighbours, message: &Message) -> Result<(), RingError> {
-    let payload = message.encode()?;
-    send_payload(links, payload)
+impl Terms {
+    fn expected<'a>(&'a self, own: &'a Describe) -> Expected<'a> {
+        Expected {
+            layout: &self.layout,
+            layers: self.model.layers,
+            engine: &own.engine,
+            arith: own.arith,
+            mixed: false,
+            hidden: own.hidden,
+            planes: own.planes,
+            row_dtype: own.row_dtype,
+            kv: own.kv,
+            context_min: self.shapes.context_max,
+            streams_min: self.shapes.streams_max,
+            layer_digests: &self.model.layer_digests,
+            ends: self.model.ends,
+        }
+    }
 }
 
-fn send_payload(links: &Neighbours, payload: Vec<u8>) -> Result<(), RingError> {
-    Ok(links.outbound.send(Frame::control(payload))?)
+#[derive(Clone, Debug)]
+enum Stage {
+    /// The description of this rank is next.
+    Descriptions(Rank),
+    /// Rank 0's word, on its first trip.
+    Agreement,
+    /// This rank's stage makes room.
+    Preparing(Agree),
+    /// Rank 0: its own word, which has been everywhere.
+    Echo(Agree),
+    /// The readiness of this rank is next.
+    Readiness(Rank, Agree),
+    Done(Agree),
+}
+
+/// One rank's boot.
+#[derive(Debug)]
+pub struct Boot {
+    own: Describe,
+    /// Rank 0's.
+    terms: Option<Terms>,
+    times: BootTimes,
+    /// Rank 0: what came.
+    ranks: Vec<Describe>,
+    stage: Stage,
+    /// When the frame that is owed is late, once somebody waits for it.
+    until: Option<Now>,
 }
 
 fn decode(from: Rank, payload: &[u8]) -> Result<Message, RingError> {
     Message::decode(payload).map_err(|error| RingError::Wire { from, error })
 }
 
-fn out_of_turn(what: &str, rank: Rank, found: &Message) -> RingError {
-    RingError::OutOfTurn { expected: format!("{what} of rank {rank}"), found: found.name().into() }
+fn send(message: &Message) -> Result<Action, RingError> {
+    Ok(Action::Send(Frame::control(message.encode()?)))
 }
 
-/// Rank 0's boot: hears every rank, checks them against each other and against the terms, agrees
-/// on shapes, prepares its own stage and waits until all are ready.
-///
-/// # Errors
-/// The first refusal, by name and rank; a rank that keeps silent is `BootTimeout`.
-pub fn lead(
-    links: &Neighbours,
-    own: &Describe,
-    terms: &Terms<'_>,
-    engine: &mut dyn Engine,
-) -> Result<Agree, RingError> {
-    let world = own.world;
-    send(links, &Message::Describe(own.clone()))?;
-    let mut ranks = Vec::with_capacity(world as usize);
-    for rank in (0..world).map(Rank) {
-        let payload = inbox::control(&links.inbound, rank, "description", terms.times.describe)?;
-        match decode(rank, &payload)? {
-            Message::Describe(d) => ranks.push(d),
-            other => return Err(out_of_turn("description", rank, &other)),
-        }
+impl Boot {
+    /// Rank 0's, with `terms`, or any other rank's; and what goes out first.
+    ///
+    /// # Errors
+    /// A description of its own that can't be sent.
+    pub fn new(
+        own: Describe,
+        terms: Option<Terms>,
+        times: BootTimes,
+    ) -> Result<(Self, Vec<Action>), RingError> {
+        let first = match terms {
+            Some(_) => vec![send(&Message::Describe(own.clone()))?],
+            None => Vec::new(),
+        };
+        let (ranks, stage) = (Vec::new(), Stage::Descriptions(Rank(0)));
+        Ok((Self { own, terms, times, ranks, stage, until: None }, first))
     }
-    ring_check::check_ring(&ranks, &terms.expected)?;
-    let agree = Agree::of(&ranks, terms.shapes, terms.depth, Fields::new())?;
-    send(links, &Message::Agree(agree.clone()))?;
-    prepare(links, engine, Rank(0), &agree)?;
-    let payload = inbox::control(&links.inbound, Rank(world - 1), "agreement", terms.times.ready)?;
-    match decode(Rank(world - 1), &payload)? {
-        Message::Agree(echo) if echo == agree => {}
-        other => return Err(out_of_turn("agreement", Rank(0), &other)),
-    }
-    send(links, &Message::Ready(Ready { rank: Rank(0) }))?;
-    for rank in (0..world).map(Rank) {
-        let payload = inbox::control(&links.inbound, rank, "readiness", terms.times.ready)?;
-        match decode(rank, &payload)? {
-            Message::Ready(ready) if ready.rank == rank => {}
-            other => return Err(out_of_turn("readiness", rank, &other)),
-        }
-    }
-    Ok(agree)
-}
 
-/// Every other rank's boot.
-///
-/// # Errors
-/// As [`lead`]'s, seen from here.
-pub fn follow(
-    links: &Neighbours,
-    own: &Describe,
-    times: &BootTimes,
-    engine: &mut dyn Engine,
-) -> Result<Agree, RingError> {
-    let rank = own.rank;
-    for before in (0..rank.0).map(Rank) {
-        let payload = inbox::control(&links.inbound, before, "description", times.describe)?;
-        match decode(before, &payload)? {
-            Message::Describe(_) => send_payload(links, payload)?,
-            other => return Err(out_of_turn("description", before, &other)),
+    /// A frame, or room for the agreed shapes in stage and link, before [`Boot::prepared`].
+    pub fn want(&mut self, now: Now) -> Want {
+        if let Stage::Preparing(agree) = &self.stage {
+            return Want::Prepare(agree.clone());
         }
+        let patience = self.due().2;
+        Want::Sleep(Some(*self.until.get_or_insert(now + patience)))
     }
-    send(links, &Message::Describe(own.clone()))?;
-    let payload = inbox::control(&links.inbound, Rank(0), "agreement", times.describe)?;
-    let agree = match decode(Rank(0), &payload)? {
-        Message::Agree(agree) => agree,
-        other => return Err(out_of_turn("agreement", Rank(0), &other)),
-    };
-    send_payload(links, payload)?;
-    prepare(links, engine, rank, &agree)?;
-    for before in (0..rank.0).map(Rank) {
-        let payload = inbox::control(&links.inbound, before, "readiness", times.ready)?;
-        match decode(before, &payload)? {
-            Message::Ready(_) => send_payload(links, payload)?,
-            other => return Err(out_of_turn("readiness", before, &other)),
-        }
-    }
-    send(links, &Message::Ready(Ready { rank }))?;
-    Ok(agree)
-}
 
-/// Allocates for the agreed shapes, and lets the link take rows of that size: both before this
-/// rank says that it is ready.
-fn prepare(
-    links: &Neighbours,
-    engine: &mut dyn Engine,
-    rank: Rank,
-    agree: &Agree,
-) -> Result<(), RingError> {
-    links.set_rows_bytes_max(agree.shapes.round_rows_max as usize * engine.hidden() * 4);
-    engine.reset();
-    engine.prepare(&agree.shapes).map_err(|error| RingError::Stage { rank, error })
+    /// What was agreed, once all ranks before this one are ready.
+    pub fn agreed(&self) -> Option<&Agree> {
+        match &self.stage {
+            Stage::Done(agree) => Some(agree),
+            _ => None,
+        }
+    }
+
+    /// Takes a frame of the rank before; cancels are passed over.
+    ///
+    /// # Errors
+    /// The first refusal, by name and rank; a frame out of turn.
+    pub fn frame(&mut self, frame: Frame) -> Stepped {
+        if frame.kind == Kind::Cancel {
+            return Ok(Vec::new());
+        }
+        let (owing, what, _) = self.due();
+        if frame.kind != Kind::Control {
+            return Err(RingError::OutOfTurn {
+                expected: format!("{what} of rank {owing}"),
+                found: format!("{:?}", frame.kind),
+            });
+        }
+        self.until = None;
+        let message = decode(owing, &frame.payload)?;
+        match (&self.stage, message) {
+            (Stage::Descriptions(rank), Message::Describe(describe)) => {
+                self.described(*rank, describe, frame)
+            }
+            (Stage::Agreement, Message::Agree(agree)) => {
+                self.stage = Stage::Preparing(agree);
+                Ok(vec![Action::Send(frame)])
+            }
+            (Stage::Echo(agree), Message::Agree(echo)) if echo == *agree => {
+                self.stage = Stage::Readiness(Rank(0), echo);
+                Ok(vec![send(&Message::Ready(Ready { rank: Rank(0) }))?])
+            }
+            (Stage::Readiness(rank, agree), Message::Ready(ready)) if ready.rank == *rank => {
+                let (next, agree) = (Rank(rank.0 + 1), agree.clone());
+                self.stage = Stage::Readiness(next, agree);
+                let mut actions = match self.terms {
+                    Some(_) => Vec::new(),
+                    None => vec![Action::Send(frame)],
+                };
+                actions.extend(self.all_ready()?);
+                Ok(actions)
+            }
+            (_, other) => Err(RingError::OutOfTurn {
+                expected: format!("{what} of rank {owing}"),
+                found: other.name().into(),
+            }),
+        }
+    }
+
+    /// The frame that is owed has not come in time.
+    pub fn late(&self) -> RingError {
+        let (rank, what, waited) = self.due();
+        RingError::BootTimeout { rank, what, waited }
+    }
+
+    /// The stage and the link have room for what was agreed.
+    pub fn prepared(&mut self) {
+        if let Stage::Preparing(agree) = &self.stage {
+            let agree = agree.clone();
+            self.stage = match self.terms {
+                Some(_) => Stage::Echo(agree),
+                None => Stage::Readiness(Rank(0), agree),
+            };
+        }
+    }
+
+    /// Who owes what, and how long it may take.
+    fn due(&self) -> (Rank, &'static str, Duration) {
+        let BootTimes { describe, ready } = self.times;
+        match &self.stage {
+            Stage::Descriptions(rank) => (*rank, "description", describe),
+            Stage::Readiness(rank, _) => (*rank, "readiness", ready),
+            Stage::Echo(_) => (Rank(self.own.world - 1), "agreement", ready),
+            _ => (Rank(0), "agreement", describe),
+        }
+    }
+
+    fn described(&mut self, rank: Rank, describe: Describe, frame: Frame) -> Stepped {
+        let next = Rank(rank.0 + 1);
+        self.stage = Stage::Descriptions(next);
+        let Some(terms) = &self.terms else {
+            let mut actions = vec![Action::Send(frame)];
+            if next == self.own.rank {
+                actions.push(send(&Message::Describe(self.own.clone()))?);
+                self.stage = Stage::Agreement;
+            }
+            return Ok(actions);
+        };
+        self.ranks.push(describe);
+        if next.0 < self.own.world {
+            return Ok(Vec::new());
+        }
+        ring_check::check_ring(&self.ranks, &terms.expected(&self.own))?;
+        let agree = Agree::of(&self.ranks, terms.shapes, terms.depth, Fields::new())?;
+        self.stage = Stage::Preparing(agree.clone());
+        Ok(vec![send(&Message::Agree(agree))?])
+    }
+
+    /// Done once every rank before this one is ready; for rank 0 that is every rank.
+    fn all_ready(&mut self) -> Stepped {
+        let Stage::Readiness(rank, agree) = &self.stage else { return Ok(Vec::new()) };
+        let last = if self.terms.is_some() { self.own.world } else { self.own.rank.0 };
+        if rank.0 < last {
+            return Ok(Vec::new());
+        }
+        self.stage = Stage::Done(agree.clone());
+        match self.terms {
+            Some(_) => Ok(Vec::new()),
+            None => Ok(vec![send(&Message::Ready(Ready { rank: self.own.rank }))?]),
+        }
+    }
 }

@@ -1,51 +1,52 @@
-//! Requests between two epochs: they wait for the next one, for so long, and then fail.
+//! Requests between two epochs, on threads: a [`Patience`] that fails them when their time is up,
+//! wherever the boot is then.
 //!
 //! All of a reply is in its tokens, so an epoch that is gone takes nothing along: in the next one
 //! each reply is computed again from its prompt and what was drawn, as one prompt, and goes on with
 //! the same bytes.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sched::{Carried, Event, Failure, RequestId};
 
 use crate::head::Published;
-use crate::rounds::Owners;
+use crate::step::Patience;
+
+/// Who hears of which request.
+pub(crate) type Owners = HashMap<RequestId, tokio::sync::mpsc::Sender<Event>>;
 
 /// What waits, and whoever waits for its time to be up.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    held: Mutex<Option<Held>>,
+    held: Mutex<Held>,
     changed: Condvar,
+    start: Instant,
 }
 
 #[derive(Debug)]
 struct Held {
-    replies: Carried,
+    patience: Patience,
     owners: Owners,
-    until: Instant,
-    /// Why the epoch ended.
-    reason: String,
 }
 
 /// Holds requests while the ring is down.
 #[derive(Debug)]
 pub(crate) struct Carry {
     shared: Arc<Shared>,
-    patience: Duration,
     published: Published,
-    /// When the patience with the last break ends, until something came of it.
-    until: Option<Instant>,
 }
 
 impl Carry {
-    /// Holds for `patience` after a break; not at all for 0.
+    /// Holds for `patience` after a break.
     pub(crate) fn new(patience: Duration, published: Published) -> Self {
-        Self { shared: Arc::default(), patience, published, until: None }
+        let held = Held { patience: Patience::new(patience), owners: Owners::new() };
+        let (held, changed) = (Mutex::new(held), Condvar::new());
+        Self { shared: Arc::new(Shared { held, changed, start: Instant::now() }), published }
     }
 
-    /// Takes over what an epoch left, and new requests from now on. A ring that broke again before
-    /// it gave a token (`progressed`) gets no more time than the first break did.
+    /// Takes over what an epoch left ([`Patience::hold`]), and new requests from now on.
     pub(crate) fn hold(
         &mut self,
         replies: Carried,
@@ -53,11 +54,14 @@ impl Carry {
         reason: &str,
         progressed: bool,
     ) {
-        let fresh = Instant::now() + self.patience;
-        let until = self.until.filter(|_| !progressed).unwrap_or(fresh);
-        self.until = Some(until);
-        *self.lock() = Some(Held { replies, owners, until, reason: reason.into() });
-        if until <= Instant::now() {
+        let now = self.shared.start.elapsed();
+        let until = {
+            let mut held = self.shared.lock();
+            held.patience.hold(now, replies, reason, progressed);
+            held.owners = owners;
+            held.patience.deadline()
+        };
+        if until.is_some_and(|until| until <= now) {
             self.expire();
             return;
         }
@@ -70,31 +74,24 @@ impl Carry {
         }
     }
 
-    /// Whether anything is to wait at all.
-    pub(crate) fn is_on(&self) -> bool {
-        !self.patience.is_zero()
-    }
-
     /// Another reason why the ring is down.
     pub(crate) fn because(&self, reason: &str) {
-        if let Some(held) = &mut *self.lock() {
-            held.reason = reason.into();
-        }
+        self.shared.lock().patience.because(reason);
     }
 
     /// Takes a request back.
     pub(crate) fn cancel(&self, id: RequestId) {
-        if let Some(held) = &mut *self.lock() {
-            held.replies.cancel(id);
-            held.owners.remove(&id);
-        }
+        let mut held = self.shared.lock();
+        held.patience.cancel(id);
+        held.owners.remove(&id);
     }
 
     /// What still waits, for a ring that serves again; [`Carry::over`] once it says so.
     pub(crate) fn take(&self) -> Option<(Carried, Owners)> {
-        let held = self.lock().take();
+        let mut held = self.shared.lock();
+        let replies = held.patience.take();
         self.shared.changed.notify_all();
-        held.map(|held| (held.replies, held.owners))
+        replies.map(|replies| (replies, std::mem::take(&mut held.owners)))
     }
 
     /// New requests wait no more.
@@ -112,11 +109,7 @@ impl Carry {
 
     fn expire(&self) {
         self.over();
-        expired(self.lock().take());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
-        locked(&self.shared)
+        self.shared.lock().expire();
     }
 }
 
@@ -126,29 +119,31 @@ impl Drop for Carry {
     }
 }
 
-fn locked(shared: &Shared) -> MutexGuard<'_, Option<Held>> {
-    // What is held is whole at any time.
-    shared.held.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        // What is held is whole at any time.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn expire(&mut self) {
+        tell(&std::mem::take(&mut self.owners), self.patience.expire());
+    }
 }
 
 /// Fails what is held once its time is up, wherever the boot is then.
 fn watch(shared: &Shared, published: &Published) {
-    let mut held = locked(shared);
-    while let Some(until) = held.as_ref().map(|held| held.until) {
-        let left = until.saturating_duration_since(Instant::now());
+    let mut held = shared.lock();
+    while let Some(until) = held.patience.deadline() {
+        let left = until.saturating_sub(shared.start.elapsed());
         if left.is_zero() {
             published.hold(false);
-            expired(held.take());
+            held.expire();
             return;
         }
         let waited = shared.changed.wait_timeout(held, left);
         held = waited.unwrap_or_else(PoisonError::into_inner).0;
-    }
-}
-
-fn expired(held: Option<Held>) {
-    if let Some(held) = held {
-        tell(&held.owners, held.replies.fail(&Failure::Ring(held.reason)));
     }
 }
 

@@ -6,7 +6,8 @@ use arith::base::{Rank, Round};
 use stage::StageError;
 use wire::WireError;
 
-use crate::link::{LinkError, Neighbours};
+use crate::link::LinkError;
+use crate::step::Action;
 
 /// Why a boot, a round or an epoch ended.
 #[derive(Debug, thiserror::Error)]
@@ -102,12 +103,12 @@ impl RingError {
         }
     }
 
-    /// Ends the epoch: tells every rank why, unless they know, and closes both links.
-    pub(crate) fn tell(&self, links: &Neighbours, rank: Rank) {
+    /// How `rank` ends the epoch: it tells every rank why, unless they know, and closes both links.
+    pub(crate) fn tell(&self, rank: Rank) -> Action {
         match self {
-            Self::Stopped { .. } => links.outbound.close(),
-            Self::Stage { .. } | Self::Link(_) => links.stop(rank, &self.to_string()),
-            _ => links.stop(rank, &format!("rank {rank}: {self}")),
+            Self::Stopped { .. } => Action::Close,
+            Self::Stage { .. } | Self::Link(_) => Action::Stop(rank, self.to_string()),
+            _ => Action::Stop(rank, format!("rank {rank}: {self}")),
         }
     }
 }

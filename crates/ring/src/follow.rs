@@ -1,19 +1,19 @@
-//! Every rank but 0: waits for rank 0, boots, then computes what the plans say, for ever.
+//! Every rank but 0, on its thread: [`Following`] between the links and the stage, for ever.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
+use arith::base::Rank;
 use stage::{Engine, Input};
 use wire::control::Describe;
-use wire::plan::Plan;
 
-use crate::boot::{self, BootTimes};
+use crate::boot::BootTimes;
 use crate::error::RingError;
-use crate::inbox::{self, Wake};
+use crate::inbox;
 use crate::join::Join;
-use crate::link::Neighbours;
-use crate::step::{Action, Event, Follow, Rows};
+use crate::link::{Inbound, Neighbours};
+use crate::step::{Action, Following, Rows, Want};
 
 /// A follower's facts and its way to its neighbours.
 pub struct Follower<J> {
@@ -34,23 +34,25 @@ impl<J: Join> Follower<J> {
     /// for the next.
     pub fn run(mut self, engine: &mut dyn Engine) {
         let rank = self.describe.rank;
-        while !self.stop.load(Ordering::Acquire) {
+        let own = Describe { world: self.world, ..self.describe.clone() };
+        let mut core = Following::new(own, self.times, engine.hidden());
+        while !self.is_stopped() {
             tracing::info!("rank {rank}: waiting for the ring");
             let links = match self.join.join(None) {
                 Ok(links) => links,
                 Err(error) => {
-                    if !self.stop.load(Ordering::Acquire) {
+                    if !self.is_stopped() {
                         tracing::warn!("rank {rank}: {error}");
                     }
                     continue;
                 }
             };
-            let Err(error) = self.epoch(&links, engine);
-            let error = inbox::first_cause(&links.inbound, error);
+            let Err(error) = self.epoch(&links, &mut core, engine);
+            let error = inbox::first_cause(links.inbound.try_iter(), error);
             tracing::debug!("rank {rank}: table {:?}", engine.table());
-            error.tell(&links, rank);
-            engine.reset();
-            if self.stop.load(Ordering::Acquire) {
+            let over = core.broke(&error);
+            let _ = perform(over, &core, &links, engine); // ends with the links closed
+            if self.is_stopped() {
                 return;
             }
             if error.is_shutdown() {
@@ -61,67 +63,59 @@ impl<J: Join> Follower<J> {
         }
     }
 
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
     /// One epoch: boot, then rounds until something breaks.
     fn epoch(
         &self,
         links: &Neighbours,
+        core: &mut Following,
         engine: &mut dyn Engine,
     ) -> Result<std::convert::Infallible, RingError> {
-        let rank = self.describe.rank;
+        let (rank, start) = (self.describe.rank, Instant::now());
         tracing::info!("rank {rank}: connected, epoch {:016x}", links.epoch.0);
-        let agree = boot::follow(links, &self.describe, &self.times, engine)?;
-        tracing::info!("rank {rank}: ready");
-        let (hidden, depth) = (engine.hidden(), agree.depth);
-        let mut core = Follow::new(rank, self.world, links.epoch, hidden, depth);
-        let mut work = VecDeque::new();
+        let first = core.joined(links.epoch)?;
+        perform(first, core, links, engine)?;
         loop {
-            // All that is there before the device is busy: a cancel may spare it rows.
-            while let Some(wake) = inbox::poll(&links.inbound)? {
-                self.woken(&mut core, wake, links, engine, &mut work)?;
-            }
-            let Some((plan, rows)) = work.pop_front() else {
-                let wake = inbox::wait(&links.inbound, None)?;
-                self.woken(&mut core, wake, links, engine, &mut work)?;
-                continue;
+            let was_ready = core.is_ready();
+            let item = match core.want(start.elapsed()) {
+                Want::Inbox => inbox::poll(&links.inbound),
+                Want::Sleep(until) => inbox::wait(&links.inbound, until.map(|at| start + at)),
+                Want::Prepare(agree) => {
+                    links.prepare(engine, rank, &agree)?;
+                    core.prepared();
+                    continue;
+                }
+                Want::Compute(Action::Stage { plan, rows: Rows::Values(rows), .. }) => {
+                    let mut values = Vec::new();
+                    engine
+                        .step(&plan, Input::Rows(&rows), &mut values)
+                        .map_err(|error| RingError::Stage { rank, error })?;
+                    let actions = core.computed(values, engine.held().to_vec())?;
+                    perform(actions, core, links, engine)?;
+                    continue;
+                }
+                other => unreachable!("a follower in an epoch wants no {other:?}"),
             };
-            let mut values = Vec::new();
-            engine
-                .step(&plan, Input::Rows(&rows), &mut values)
-                .map_err(|error| RingError::Stage { rank, error })?;
-            let held = engine.held().to_vec();
-            let actions = core.step(Event::Computed { values, held })?;
-            perform(actions, &core, links, engine, &mut work)?;
-        }
-    }
-
-    fn woken(
-        &self,
-        core: &mut Follow,
-        wake: Wake,
-        links: &Neighbours,
-        engine: &mut dyn Engine,
-        work: &mut VecDeque<(Plan, Vec<f32>)>,
-    ) -> Result<(), RingError> {
-        match wake {
-            Wake::Frame(frame) => {
-                let actions = core.step(Event::Frame(frame))?;
-                perform(actions, core, links, engine, work)
+            if matches!(item, Some(Inbound::Poke)) && was_ready && self.is_stopped() {
+                return Err(RingError::Shutdown);
             }
-            Wake::Poke | Wake::Late if self.stop.load(Ordering::Acquire) => {
-                Err(RingError::Shutdown)
+            let actions = core.inbox(item)?;
+            perform(actions, core, links, engine)?;
+            if core.is_ready() && !was_ready {
+                tracing::info!("rank {rank}: ready");
             }
-            Wake::Poke | Wake::Late => Ok(()),
         }
     }
 }
 
-/// Does what is not the device's, and leaves that in `work`.
 fn perform(
     actions: Vec<Action>,
-    core: &Follow,
+    core: &Following,
     links: &Neighbours,
     engine: &mut dyn Engine,
-    work: &mut VecDeque<(Plan, Vec<f32>)>,
 ) -> Result<(), RingError> {
     let (round, done) = core.progress();
     links.set_progress(round, done);
@@ -129,9 +123,26 @@ fn perform(
         match action {
             Action::Send(frame) => links.outbound.send(frame)?,
             Action::Skip(stream) => engine.skip(stream),
-            Action::Stage { plan, rows: Rows::Values(rows), .. } => work.push_back((plan, rows)),
+            Action::Stop(origin, reason) => links.stop(origin, &reason),
+            Action::Close => links.outbound.close(),
+            Action::Reset => engine.reset(),
             other => unreachable!("a follower has no {other:?}"),
         }
     }
     Ok(())
+}
+
+impl Neighbours {
+    /// Allocates for the agreed shapes, and lets the link take rows of that size: both before this
+    /// rank says that it is ready.
+    pub(crate) fn prepare(
+        &self,
+        engine: &mut dyn Engine,
+        rank: Rank,
+        agree: &wire::control::Agree,
+    ) -> Result<(), RingError> {
+        self.set_rows_bytes_max(agree.shapes.round_rows_max as usize * engine.hidden() * 4);
+        engine.reset();
+        engine.prepare(&agree.shapes).map_err(|error| RingError::Stage { rank, error })
+    }
 }

@@ -1,10 +1,9 @@
-//! The receiving end of a rank's links, as boot and rounds read it: one frame after another, with
-//! a broken link, a stop and a deadline as errors.
+//! The receiving end of a rank's links, as boot and rounds read it: one item after another, with a
+//! broken link and a stop as errors.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use arith::base::Rank;
 use wire::frame::{Frame, Kind};
 use wire::stop::Stop;
 
@@ -13,44 +12,40 @@ use crate::link::{Inbound, LinkError};
 
 /// What the compute side wakes up for.
 #[derive(Debug)]
-pub enum Wake {
+pub(crate) enum Wake {
     /// A frame that is no stop.
     Frame(Frame),
     /// Somebody else has something for this rank (commands, a shutdown).
     Poke,
-    /// The deadline passed.
-    Late,
 }
 
 /// Waits for the next thing to do, at most until `deadline` (for ever without one).
-///
-/// # Errors
-/// A broken link or a stop frame.
-pub fn wait(inbound: &Receiver<Inbound>, deadline: Option<Instant>) -> Result<Wake, RingError> {
+pub(crate) fn wait(inbound: &Receiver<Inbound>, deadline: Option<Instant>) -> Option<Inbound> {
     let next = match deadline {
         None => inbound.recv().map_err(|_| RecvTimeoutError::Disconnected),
         Some(at) => inbound.recv_timeout(at.saturating_duration_since(Instant::now())),
     };
     match next {
-        Ok(item) => woken(item),
-        Err(RecvTimeoutError::Timeout) => Ok(Wake::Late),
-        Err(RecvTimeoutError::Disconnected) => Err(LinkError::Closed.into()),
+        Ok(item) => Some(item),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(Inbound::Broken(LinkError::Closed)),
     }
 }
 
 /// What is there already.
-///
-/// # Errors
-/// As [`wait`]'s.
-pub fn poll(inbound: &Receiver<Inbound>) -> Result<Option<Wake>, RingError> {
+pub(crate) fn poll(inbound: &Receiver<Inbound>) -> Option<Inbound> {
     match inbound.try_recv() {
-        Ok(item) => woken(item).map(Some),
-        Err(TryRecvError::Empty) => Ok(None),
-        Err(TryRecvError::Disconnected) => Err(LinkError::Closed.into()),
+        Ok(item) => Some(item),
+        Err(TryRecvError::Empty) => None,
+        Err(TryRecvError::Disconnected) => Some(Inbound::Broken(LinkError::Closed)),
     }
 }
 
-fn woken(item: Inbound) -> Result<Wake, RingError> {
+/// What an item means.
+///
+/// # Errors
+/// A broken link or a stop frame.
+pub(crate) fn woken(item: Inbound) -> Result<Wake, RingError> {
     match item {
         Inbound::Frame(frame) if frame.kind == Kind::Stop => Err(stopped(&frame)),
         Inbound::Frame(frame) => Ok(Wake::Frame(frame)),
@@ -60,12 +55,12 @@ fn woken(item: Inbound) -> Result<Wake, RingError> {
 }
 
 /// The cause of a link's end: a stop that waits unread knows more of it than a send that failed.
-pub fn first_cause(inbound: &Receiver<Inbound>, error: RingError) -> RingError {
+pub fn first_cause(mut waiting: impl Iterator<Item = Inbound>, error: RingError) -> RingError {
     if !matches!(error, RingError::Link(_)) {
         return error;
     }
     let is_stop = |item: &Inbound| matches!(item, Inbound::Frame(f) if f.kind == Kind::Stop);
-    match inbound.try_iter().find(is_stop) {
+    match waiting.find(is_stop) {
         Some(Inbound::Frame(frame)) => stopped(&frame),
         _ => error,
     }
@@ -78,38 +73,11 @@ fn stopped(frame: &Frame) -> RingError {
     }
 }
 
-/// The next control frame's payload at boot; pokes and cancels are passed over.
-///
-/// # Errors
-/// A broken link, a stop, another kind of frame, or `BootTimeout` that names `owing`.
-pub fn control(
-    inbound: &Receiver<Inbound>,
-    owing: Rank,
-    what: &'static str,
-    timeout: Duration,
-) -> Result<Vec<u8>, RingError> {
-    let deadline = Instant::now() + timeout;
-    loop {
-        match wait(inbound, Some(deadline))? {
-            Wake::Frame(frame) if frame.kind == Kind::Control => return Ok(frame.payload),
-            Wake::Frame(frame) if frame.kind == Kind::Cancel => {}
-            Wake::Frame(frame) => {
-                return Err(RingError::OutOfTurn {
-                    expected: format!("{what} of rank {owing}"),
-                    found: format!("{:?}", frame.kind),
-                });
-            }
-            Wake::Poke => {}
-            Wake::Late => {
-                return Err(RingError::BootTimeout { rank: owing, what, waited: timeout });
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
+
+    use arith::base::Rank;
 
     use super::*;
 
@@ -118,12 +86,12 @@ mod tests {
         let (inbox, inbound) = channel();
         let closed = |rank| LinkError::LinkClosed { rank: Rank(rank), reason: "gone".into() };
         let failed = || RingError::Link(closed(2));
-        assert!(first_cause(&inbound, failed()).to_string().contains("rank 2"));
+        assert!(first_cause(inbound.try_iter(), failed()).to_string().contains("rank 2"));
         let stop = Stop { origin: Rank(2), reason: closed(1).to_string() };
         for item in [Inbound::Poke, Inbound::Frame(Frame::stop(&stop)), Inbound::Broken(closed(2))]
         {
             inbox.send(item).expect("the receiver is here");
         }
-        assert!(first_cause(&inbound, failed()).to_string().contains("rank 1"));
+        assert!(first_cause(inbound.try_iter(), failed()).to_string().contains("rank 1"));
     }
 }

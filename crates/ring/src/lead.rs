@@ -1,27 +1,27 @@
-//! Rank 0: boots the ring, turns requests into rounds, rounds into tokens, and starts over with a
-//! new epoch whenever a link breaks.
+//! Rank 0, on its threads: [`Leading`] between the server, the links, the stage and the owners of
+//! the requests.
 
-use std::sync::mpsc::TryRecvError;
+use std::collections::HashMap;
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use arith::base::{Epoch, Rank};
-use sched::{Failure, Refusal};
-use stage::Engine;
+use sched::{Event as Heard, Refusal, RequestId};
+use stage::{Engine, Input};
+use tokio::sync::oneshot;
 use wire::control::{Describe, Shapes};
-use wire::describe::{Digest, Ends};
 use wire::layout::Layout;
-use wire::ring_check::Expected;
 
-use crate::backoff::Backoff;
-use crate::boot::{self, BootTimes, Terms};
-use crate::canary::{self, Canary};
-use crate::carry::Carry;
+pub use crate::boot::ModelFacts;
+use crate::boot::{BootTimes, Terms};
+use crate::canary::Canary;
+use crate::carry::{Carry, Owners};
 use crate::error::RingError;
 use crate::head::{Command, Driver, Facts, RingState};
 use crate::inbox;
 use crate::join::Join;
 use crate::link::Neighbours;
-use crate::rounds::Rounds;
+use crate::step::{self, Action, Asked, Leading, Now, Rows, Stepped, Want};
 
 /// Rank 0's facts and its way to its neighbours.
 pub struct Leader<J> {
@@ -49,233 +49,278 @@ pub struct Leader<J> {
     pub driver: Driver,
 }
 
-/// What rank 0 knows of the model and holds the others to.
-#[derive(Clone, Debug)]
-pub struct ModelFacts {
-    /// Layers of the trunk.
-    pub layers: u32,
-    /// A digest a layer; empty where rank 0 has only its own.
-    pub layer_digests: Vec<Digest>,
-    /// The ends' digests.
-    pub ends: Option<Ends>,
+/// Rank 0 at work.
+struct Desk<'a, J> {
+    leader: Leader<J>,
+    engine: &'a mut dyn Engine,
+    core: Leading,
+    /// Of the epoch.
+    links: Option<Neighbours>,
+    carry: Carry,
+    owners: Owners,
+    /// Requests whose verdict is due.
+    asked: HashMap<RequestId, Owner>,
+    start: Instant,
 }
 
-/// How an epoch ended.
-enum End {
-    Drained,
-    Broken(RingError),
+/// How a new request's owner hears its verdict, and what follows.
+struct Owner {
+    events: tokio::sync::mpsc::Sender<Heard>,
+    answer: oneshot::Sender<Result<(), Refusal>>,
 }
 
 impl<J: Join> Leader<J> {
     /// Serves until drained. A broken epoch is followed by a new one, in which its replies go on;
     /// they fail by name where none comes in time.
-    pub fn run(mut self, engine: &mut dyn Engine) {
-        let mut backoff = Backoff::default();
-        let mut carry = Carry::new(self.patience, self.driver.published());
-        loop {
-            match self.epoch(engine, &mut backoff, &mut carry) {
-                End::Drained => {
-                    self.driver.set_state(RingState::Draining);
-                    carry.fail(&Failure::Draining);
-                    return;
-                }
-                End::Broken(error) => {
-                    carry.because(&error.to_string());
-                    tracing::warn!("rank 0: the ring broke: {error}; weights stay loaded");
-                    self.driver.set_state(RingState::Waiting(error.to_string()));
-                }
-            }
-            engine.reset();
-            if self.pause(backoff.next_pause(), &carry) {
-                carry.fail(&Failure::Draining);
-                return;
-            }
-        }
-    }
-
-    /// Refuses commands while the ring is down; true when a drain was asked for.
-    fn pause(&mut self, pause: Duration, carry: &Carry) -> bool {
-        let until = Instant::now() + pause;
-        loop {
-            if self.driver.draining() {
-                return true;
-            }
-            match self.driver.commands.recv_timeout(until.saturating_duration_since(Instant::now()))
-            {
-                Ok(Command::Submit { answer, .. }) => {
-                    let _ = answer.send(Err(Refusal::NotReady(self.driver.state().to_string())));
-                }
-                Ok(Command::Cancel(id)) => carry.cancel(id),
-                Ok(Command::Drain) => return true,
-                Err(_) => return false,
-            }
-        }
-    }
-
-    fn epoch(&mut self, engine: &mut dyn Engine, backoff: &mut Backoff, carry: &mut Carry) -> End {
-        let epoch = match new_epoch() {
-            Ok(epoch) => epoch,
-            Err(error) => return End::Broken(error),
-        };
-        let next = Rank(1 % self.layout.world());
-        self.booting(format!("connecting to rank {next}"));
-        let links = match self.join.join(Some(epoch)) {
-            Ok(links) => links,
-            Err(_) if self.driver.draining() => return End::Drained,
-            Err(error) => return End::Broken(error.into()),
-        };
-        self.driver.wake_through(links.waker.clone());
-        let ended = self.boot_and_serve(&links, engine, backoff, carry);
-        let error = ended.err().unwrap_or(RingError::Shutdown);
-        tracing::debug!("rank 0: table {:?}", engine.table());
-        error.tell(&links, Rank(0));
-        match error {
-            RingError::Shutdown => End::Drained,
-            error => End::Broken(error),
-        }
-    }
-
-    fn boot_and_serve(
-        &mut self,
-        links: &Neighbours,
-        engine: &mut dyn Engine,
-        backoff: &mut Backoff,
-        carry: &mut Carry,
-    ) -> Result<(), RingError> {
-        self.booting("the ranks describe themselves and load");
-        let agree = boot::lead(links, &self.describe, &self.terms(), engine)?;
-        self.booting("the canary is on its way");
-        let mut rounds = Rounds::new(links, engine, self.layout.world(), &agree, self.queue_max);
-        self.canary.expected = Some(canary::fly(&mut rounds, &self.canary)?);
-        canary::probe(&mut rounds, &self.canary)?;
-        backoff.reset();
-        tracing::info!("rank 0: ready, layout {}", self.layout);
-        resume(&mut rounds, carry);
-        self.driver.set_facts(self.facts(&rounds));
-        self.driver.set_state(RingState::Ready);
-        carry.over();
-        let served = self.serve(&mut rounds);
-        let served = served.map_err(|error| inbox::first_cause(&links.inbound, error));
-        match &served {
-            Ok(()) => {
-                let failed = rounds.lead.sched.fail_all(&Failure::Draining);
-                rounds.tell_all(failed);
-            }
-            Err(error) => self.broke(&mut rounds, carry, &error.to_string()),
-        }
-        served
-    }
-
-    /// The requests of an epoch that broke wait for the next one, or fail.
-    fn broke(&mut self, rounds: &mut Rounds<'_>, carry: &mut Carry, reason: &str) {
-        let waits = carry.is_on() && !self.driver.draining();
-        let replies = rounds.lead.sched.carry();
-        let owners = std::mem::take(&mut rounds.owners);
-        let waiting = RingState::Waiting(reason.into());
-        if waits {
-            // No request is refused in between.
-            let count = replies.len();
-            carry.hold(replies, owners, reason, rounds.progressed);
-            self.driver.set_state(waiting);
-            tracing::info!("rank 0: {count} requests wait for the ring");
-            return;
-        }
-        // The state changes first, so that whoever hears of the failure finds /ready at 503.
-        self.driver.set_state(waiting);
-        rounds.owners = owners;
-        rounds.tell_all(replies.fail(&Failure::Ring(reason.into())));
-    }
-
-    /// Rounds until the drain is over or something breaks.
-    fn serve(&mut self, rounds: &mut Rounds<'_>) -> Result<(), RingError> {
-        loop {
-            let draining = self.take_commands(rounds)?;
-            rounds.look()?;
-            self.driver.set_facts(self.facts(rounds));
-            if draining && rounds.lead.is_idle() {
-                return Ok(());
-            }
-            rounds.turn()?;
-        }
-    }
-
-    /// Takes every waiting command; true once draining.
-    fn take_commands(&mut self, rounds: &mut Rounds<'_>) -> Result<bool, RingError> {
-        loop {
-            match self.driver.commands.try_recv() {
-                Ok(Command::Submit { id, request, events, answer }) => {
-                    let verdict = rounds.submit(id, *request);
-                    if verdict.is_ok() {
-                        rounds.owners.insert(id, events);
-                    }
-                    // An owner that is gone already has dropped its Reply, which cancels.
-                    let _ = answer.send(verdict);
-                }
-                Ok(Command::Cancel(id)) => rounds.cancel(id)?,
-                Ok(Command::Drain) | Err(TryRecvError::Disconnected) => {
-                    self.driver.set_state(RingState::Draining);
-                    let refused = rounds.lead.sched.drain();
-                    rounds.tell_all(refused);
-                    return Ok(true);
-                }
-                Err(TryRecvError::Empty) => return Ok(self.driver.draining()),
-            }
-        }
-    }
-
-    fn booting(&self, what: impl Into<String>) {
-        self.driver.set_state(RingState::Booting(what.into()));
-    }
-
-    fn terms(&self) -> Terms<'_> {
-        let own = &self.describe;
-        Terms {
-            expected: Expected {
-                layout: &self.layout,
-                layers: self.model.layers,
-                engine: &own.engine,
-                arith: own.arith,
-                mixed: false,
-                hidden: own.hidden,
-                planes: own.planes,
-                row_dtype: own.row_dtype,
-                kv: own.kv,
-                context_min: self.shapes.context_max,
-                streams_min: self.shapes.streams_max,
-                layer_digests: &self.model.layer_digests,
-                ends: self.model.ends,
+    pub fn run(self, engine: &mut dyn Engine) {
+        let facts = step::Facts {
+            own: self.describe.clone(),
+            terms: Terms {
+                layout: self.layout.clone(),
+                model: self.model.clone(),
+                shapes: self.shapes,
+                depth: self.depth,
             },
-            shapes: self.shapes,
-            depth: self.depth,
             times: self.times,
-        }
-    }
-
-    fn facts(&self, rounds: &Rounds<'_>) -> Facts {
-        Facts {
-            layout: self.layout.to_string(),
-            world: self.layout.world(),
-            context_max: rounds.lead.sched.context_max(),
-            vocab: u32::try_from(rounds.engine.vocab()).unwrap_or(u32::MAX),
-            running: rounds.lead.sched.running(),
-            waiting: rounds.lead.sched.waiting(),
-            rounds: rounds.lead.landed(),
-            pages_used: rounds.lead.sched.pages_used(),
-            pages: rounds.pages,
-        }
+            queue_max: self.queue_max,
+            waits: !self.patience.is_zero(),
+            hidden: engine.hidden(),
+            vocab: engine.vocab(),
+            canary: self.canary.prompt.clone(),
+            known: self.canary.known(),
+        };
+        let carry = Carry::new(self.patience, self.driver.published());
+        let desk = Desk {
+            leader: self,
+            engine,
+            core: Leading::new(facts),
+            links: None,
+            carry,
+            owners: Owners::new(),
+            asked: HashMap::new(),
+            start: Instant::now(),
+        };
+        desk.run();
     }
 }
 
-/// The requests of the epoch before go on.
-fn resume(rounds: &mut Rounds<'_>, carry: &Carry) {
-    rounds.progressed = false;
-    let Some((replies, owners)) = carry.take() else { return };
-    if !replies.is_empty() {
-        tracing::info!("rank 0: {} requests go on", replies.len());
+impl<J: Join> Desk<'_, J> {
+    fn run(mut self) {
+        loop {
+            if self.leader.driver.draining() {
+                self.core.drains();
+            }
+            let want = self.core.want(self.now());
+            if want == Want::End {
+                return;
+            }
+            let stepped = self.answer(want).and_then(|actions| self.perform(actions));
+            if let Err(error) = stepped {
+                self.broke(error);
+            }
+        }
     }
-    rounds.owners.extend(owners);
-    let ended = rounds.lead.sched.adopt(replies);
-    rounds.tell_all(ended);
+
+    fn now(&self) -> Now {
+        self.start.elapsed()
+    }
+
+    /// Does what the core waits for.
+    fn answer(&mut self, want: Want) -> Stepped {
+        match want {
+            Want::Join => self.join(),
+            Want::Command => {
+                let command = match self.leader.driver.commands.try_recv() {
+                    Ok(command) => Some(self.asked(command)),
+                    Err(TryRecvError::Disconnected) => Some(Asked::Drain),
+                    Err(TryRecvError::Empty) => None,
+                };
+                self.core.command(command)
+            }
+            Want::Pause(until) => {
+                let left = until.saturating_sub(self.now());
+                let command = match self.leader.driver.commands.recv_timeout(left) {
+                    Ok(command) => Some(self.asked(command)),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => Some(Asked::Drain),
+                };
+                self.core.command(command)
+            }
+            Want::Inbox => {
+                let item = inbox::poll(&self.links().inbound);
+                self.core.inbox(self.now(), item)
+            }
+            Want::Sleep(until) => {
+                self.publish();
+                let until = until.map(|at| self.start + at);
+                let item = inbox::wait(&self.links().inbound, until);
+                self.core.inbox(self.now(), item)
+            }
+            Want::Prepare(agree) => {
+                let links = self.links.as_ref().expect("the core is in an epoch");
+                links.prepare(self.engine, Rank(0), &agree)?;
+                self.core.prepared();
+                Ok(Vec::new())
+            }
+            Want::Compute(work) => {
+                self.publish();
+                let (values, held) = self.compute(&work)?;
+                self.core.computed(self.start.elapsed(), values, held);
+                Ok(Vec::new())
+            }
+            Want::Carried => {
+                let (replies, owners) = self.carry.take().unwrap_or_default();
+                if !replies.is_empty() {
+                    tracing::info!("rank 0: {} requests go on", replies.len());
+                }
+                self.owners.extend(owners);
+                Ok(self.core.resume(replies))
+            }
+            Want::End => Ok(Vec::new()),
+        }
+    }
+
+    fn links(&self) -> &Neighbours {
+        self.links.as_ref().expect("the core is in an epoch")
+    }
+
+    fn join(&mut self) -> Stepped {
+        let looks = self.core.joining();
+        self.perform(looks)?;
+        let links = self.leader.join.join(Some(new_epoch()?));
+        if self.leader.driver.draining() {
+            self.core.drains();
+        }
+        let links = links?;
+        let epoch = links.epoch;
+        self.leader.driver.wake_through(links.waker.clone());
+        self.links = Some(links);
+        self.core.joined(epoch)
+    }
+
+    fn asked(&mut self, command: Command) -> Asked {
+        match command {
+            Command::Submit { id, request, events, answer } => {
+                self.asked.insert(id, Owner { events, answer });
+                Asked::Submit(id, request)
+            }
+            Command::Cancel(id) => Asked::Cancel(id),
+            Command::Drain => Asked::Drain,
+        }
+    }
+
+    fn compute(&mut self, work: &Action) -> Result<(Vec<f32>, Vec<bool>), RingError> {
+        let mut values = Vec::new();
+        let done = match work {
+            Action::Stage { plan, rows: Rows::Tokens(tokens), .. } => {
+                self.engine.step(plan, Input::Tokens(tokens), &mut values)
+            }
+            Action::Head { rows, .. } => self.engine.logits(rows, &mut values),
+            other => unreachable!("rank 0's device has no {other:?}"),
+        };
+        done.map_err(|error| RingError::Stage { rank: Rank(0), error })?;
+        Ok((values, self.engine.held().to_vec()))
+    }
+
+    /// The epoch is over, or could not begin.
+    fn broke(&mut self, error: RingError) {
+        let error = match &self.links {
+            Some(links) => inbox::first_cause(links.inbound.try_iter(), error),
+            None => error,
+        };
+        if self.links.is_some() {
+            tracing::debug!("rank 0: table {:?}", self.engine.table());
+        }
+        if !matches!(error, RingError::Shutdown) && !self.leader.driver.draining() {
+            tracing::warn!("rank 0: the ring broke: {error}; weights stay loaded");
+        }
+        let actions = self.core.broke(&error);
+        // Ends with the links closed: nothing of it is sent but the stop.
+        let _ = self.perform(actions);
+        self.links = None;
+        self.owners.clear();
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) -> Result<(), RingError> {
+        if let Some(links) = &self.links {
+            let (round, done) = self.core.progress();
+            links.set_progress(round, done);
+        }
+        for action in actions {
+            self.act(action)?;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), RingError> {
+        match action {
+            Action::Send(frame) => self.links().outbound.send(frame)?,
+            Action::Skip(stream) => self.engine.skip(stream),
+            Action::Tell(id, event) => self.tell(id, event),
+            Action::Answer(id, verdict) => {
+                let Some(Owner { events, answer }) = self.asked.remove(&id) else { return Ok(()) };
+                if verdict.is_ok() {
+                    self.owners.insert(id, events);
+                }
+                // An owner that is gone already has dropped its Reply, which cancels.
+                let _ = answer.send(verdict);
+            }
+            Action::Forget(id) => {
+                self.owners.remove(&id);
+                self.carry.cancel(id);
+            }
+            Action::State(state) => {
+                if state == RingState::Ready {
+                    tracing::info!("rank 0: ready, layout {}", self.leader.layout);
+                    self.publish();
+                }
+                self.leader.driver.set_state(state);
+            }
+            Action::Proven(hash) => self.leader.canary.keep(&hash),
+            Action::Hold { reason, progressed } => {
+                let (replies, owners) = (self.core.carried(), std::mem::take(&mut self.owners));
+                let count = replies.len();
+                self.carry.hold(replies, owners, &reason, progressed);
+                tracing::info!("rank 0: {count} requests wait for the ring");
+            }
+            Action::Because(reason) => self.carry.because(&reason),
+            Action::Over => self.carry.over(),
+            Action::Fail(failure) => self.carry.fail(&failure),
+            Action::Stop(origin, reason) => self.links().stop(origin, &reason),
+            Action::Close => self.links().outbound.close(),
+            Action::Reset => self.engine.reset(),
+            Action::Stage { .. } | Action::Head { .. } => {
+                unreachable!("the device's work is asked for")
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands an event to its owner; a channel holds a whole reply, so none ever waits.
+    fn tell(&mut self, id: RequestId, event: Heard) {
+        let is_last = matches!(event, Heard::Done { .. } | Heard::Failed(_));
+        if let Some(owner) = self.owners.get(&id) {
+            let _ = owner.try_send(event);
+        }
+        if is_last {
+            self.owners.remove(&id);
+        }
+    }
+
+    fn publish(&self) {
+        let (Some(lead), Some(pages)) = (self.core.lead(), self.core.pages()) else { return };
+        self.leader.driver.set_facts(Facts {
+            layout: self.leader.layout.to_string(),
+            world: self.leader.layout.world(),
+            context_max: lead.sched.context_max(),
+            vocab: u32::try_from(self.engine.vocab()).unwrap_or(u32::MAX),
+            running: lead.sched.running(),
+            waiting: lead.sched.waiting(),
+            rounds: lead.landed(),
+            pages_used: lead.sched.pages_used(),
+            pages,
+        });
+    }
 }
 
 fn new_epoch() -> Result<Epoch, RingError> {

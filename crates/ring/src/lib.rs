@@ -1,8 +1,8 @@
 //! The ring: links between ranks, the boot, rank 0's rounds and every other rank's loop.
 //!
-//! [`lead`] drives rank 0 and [`follow`] every other rank; both boot through [`boot`] and exchange
-//! rounds over [`link`], which is sockets (`tcp`) or memory alike. [`head`] is how the server
-//! reaches rank 0. What both do between boot and break is [`step`], without I/O.
+//! What a rank does from its first boot on is [`step`], without I/O. [`lead`] drives rank 0's and
+//! [`follow`] every other rank's, over [`link`], which is sockets (`tcp`) or memory alike. [`head`]
+//! is how the server reaches rank 0.
 
 pub mod backoff;
 pub mod boot;
@@ -18,7 +18,6 @@ pub mod key;
 pub mod lead;
 pub mod link;
 pub mod memory;
-pub(crate) mod rounds;
 pub mod session;
 pub mod step;
 pub mod tcp;

@@ -15,7 +15,7 @@ use wire::stop::Stop;
 mod error;
 pub(crate) mod live;
 pub(crate) mod queue;
-pub(crate) mod relay;
+pub mod relay;
 
 pub use error::LinkError;
 

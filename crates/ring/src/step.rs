@@ -1,37 +1,48 @@
-//! The ranks of a ring between boot and break, without I/O: what happens goes in, what to do comes
-//! out.
+//! The ranks of a ring without I/O: what happens goes in, what to do comes out.
 //!
-//! [`Lead`] is rank 0, [`Follow`] every other rank. Each is a state that [`Lead::step`] or
-//! [`Follow::step`] moves: the time and one [`Event`] in, [`Action`]s in order out, or the error
-//! that ends the epoch. They own no socket, thread, clock or device, so the threads of a rank and a
-//! simulator drive the same code.
+//! [`Leading`] is the life of rank 0 and [`Following`] that of every other rank: epoch after epoch
+//! of a boot ([`crate::boot::Boot`]), rank 0's canary, and rounds ([`Lead`], [`Follow`]). Whoever
+//! drives one asks it what it wants ([`Want`]), does that and tells how it went, with the time;
+//! each answer gives [`Action`]s, to be done in order, or the error that ends the epoch, which goes
+//! back in as `broke`. Between two epochs requests wait in a [`Patience`]. None of them owns a
+//! socket, a thread, a clock or a device, so the threads of a rank and a simulator drive the same
+//! code.
 //!
-//! A rank has three sides. The receiving one hands each frame over as it comes, also while a round
-//! is at work; rounds wait in order, at most the agreed depth of them, and a cancel among them is
-//! heard at once. The device does one thing at a time: after a [`Action::Stage`] or
+//! In an epoch a rank has three sides. The receiving one hands each frame over as it comes, also
+//! while a round is at work; rounds wait in order, at most the agreed depth of them, and a cancel
+//! among them is heard at once. The device does one thing at a time: after a [`Action::Stage`] or
 //! [`Action::Head`] no other comes before its [`Event::Computed`]. What is to be sent is handed to
 //! the sending side, which works on its own.
 
 use std::time::Duration;
 
-use arith::base::{Round, StreamId};
-use sched::{Event as Heard, RequestId};
+use arith::base::{Rank, Round, StreamId};
+use sched::{Event as Heard, Failure, Refusal, Request, RequestId};
+use wire::control::Agree;
 use wire::frame::Frame;
 use wire::plan::Plan;
 
 use crate::error::RingError;
+use crate::head::RingState;
 
 mod follow;
+mod following;
 mod lead;
+mod leading;
+mod patience;
 mod timing;
+mod turns;
 
 pub use follow::Follow;
+pub use following::Following;
 pub use lead::{Lead, Ring};
+pub use leading::{Facts, Leading};
+pub use patience::Patience;
 
 /// Time since some start; only differences count.
 pub type Now = Duration;
 
-/// What happens to a rank.
+/// What happens to a rank in an epoch.
 #[derive(Debug)]
 pub enum Event {
     /// A plan, rows or a cancel of the rank before.
@@ -45,6 +56,40 @@ pub enum Event {
     },
     /// Requests or cancels were made: rank 0 looks for something to do.
     Look,
+}
+
+/// What the server asks of rank 0.
+#[derive(Debug)]
+pub enum Asked {
+    /// A new request; [`Action::Answer`] is the verdict.
+    Submit(RequestId, Box<Request>),
+    /// The owner went away; also of a request that was refused or has ended.
+    Cancel(RequestId),
+    /// Finish what runs, admit nothing, then stop the ring.
+    Drain,
+}
+
+/// What a rank waits for. Each has its answer; a rank is asked again after that.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Want {
+    /// Links to the neighbours, on rank 0 of a new epoch: `joined`.
+    Join,
+    /// Rank 0: a command, where there is one: [`Leading::command`].
+    Command,
+    /// Rank 0, without links: a command until then: [`Leading::command`].
+    Pause(Now),
+    /// What the inbox holds, if anything: `inbox`.
+    Inbox,
+    /// What comes into the inbox until then: `inbox`.
+    Sleep(Option<Now>),
+    /// Room in the stage and the link for the agreed shapes: `prepared`.
+    Prepare(Agree),
+    /// A [`Action::Stage`] or [`Action::Head`] done: `computed`.
+    Compute(Action),
+    /// Rank 0: what waits in the [`Patience`]: [`Leading::resume`].
+    Carried,
+    /// Nothing more, ever.
+    End,
 }
 
 /// What a stage computes from.
@@ -81,6 +126,34 @@ pub enum Action {
     },
     /// Rank 0: what a request's owner hears.
     Tell(RequestId, Heard),
+    /// Rank 0: whether a request is taken in.
+    Answer(RequestId, Result<(), Refusal>),
+    /// Rank 0: a request's owner is gone, wherever the request is.
+    Forget(RequestId),
+    /// Rank 0: what the server sees of the ring.
+    State(RingState),
+    /// Rank 0: the canary's hash.
+    Proven([u8; 32]),
+    /// Rank 0: the epoch's requests ([`Leading::carried`]) go into the [`Patience`], and new ones
+    /// wait.
+    Hold {
+        /// Why.
+        reason: String,
+        /// Whether the epoch gave a token.
+        progressed: bool,
+    },
+    /// Rank 0: another reason why the ring is down.
+    Because(String),
+    /// Rank 0: new requests wait no more.
+    Over,
+    /// Rank 0: what waits in the [`Patience`] fails.
+    Fail(Failure),
+    /// Tells every rank why this one stops, then closes both links.
+    Stop(Rank, String),
+    /// Closes both links.
+    Close,
+    /// The stage forgets every stream.
+    Reset,
 }
 
 /// What a step gives.

@@ -10,17 +10,23 @@ use wire::{Fault, WireError};
 
 /// Where a rank stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) rank: Rank,
-    pub(crate) world: u32,
-    pub(crate) epoch: Epoch,
+pub struct Place {
+    /// The rank.
+    pub rank: Rank,
+    /// Ranks of the ring.
+    pub world: u32,
+    /// Of the rank's links.
+    pub epoch: Epoch,
 }
 
 /// What to do with a frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Relay {
+pub enum Relay {
     /// Deliver it to the compute side, and pass it on first if `onward`.
-    Deliver { onward: bool },
+    Deliver {
+        /// It goes on to the rank after.
+        onward: bool,
+    },
     /// It was for the I/O side.
     Beat(Beat),
     /// It is of another epoch, or has been everywhere.
@@ -28,16 +34,21 @@ pub(crate) enum Relay {
 }
 
 impl Place {
-    pub(crate) fn previous(self) -> Rank {
+    /// The rank before.
+    pub fn previous(self) -> Rank {
         Rank((self.rank.0 + self.world - 1) % self.world)
     }
 
-    pub(crate) fn next(self) -> Rank {
+    /// The rank after.
+    pub fn next(self) -> Rank {
         Rank((self.rank.0 + 1) % self.world)
     }
 
     /// Decides about a frame of the rank before.
-    pub(crate) fn relay(self, frame: &Frame) -> Result<Relay, WireError> {
+    ///
+    /// # Errors
+    /// A stop, beat or cancel that breaks the protocol.
+    pub fn relay(self, frame: &Frame) -> Result<Relay, WireError> {
         let decided = match frame.kind {
             Kind::Control | Kind::Plan | Kind::Rows => Ok(Relay::Deliver { onward: false }),
             Kind::Beat => self.beat(Beat::decode(&frame.payload)?),

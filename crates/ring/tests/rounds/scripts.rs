@@ -5,20 +5,18 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use arith::attention::KvDtype;
-use arith::base::{Arith, Epoch, Generation, Rank, Round, StreamId};
-use baton_ring::boot::{self, BootTimes, Terms};
+use arith::base::{Epoch, Generation, Rank, Round, StreamId};
+use baton_ring::boot::{Boot, BootTimes, ModelFacts, Terms};
 use baton_ring::follow::Follower;
 use baton_ring::hop::{self, Hop};
-use baton_ring::inbox::{self, Wake};
-use baton_ring::link::Neighbours;
+use baton_ring::link::{Inbound, Neighbours};
 use baton_ring::memory;
+use baton_ring::step::{Action, Want as Wanted};
 use stage::{Engine, Fake, FakeConfig, Fault, Input};
-use wire::describe::RowDtype;
-use wire::frame::Kind;
+use wire::frame::{Frame, Kind};
 use wire::layout::Layout;
 use wire::plan::{Entry, Keep, KeepOp, Mode, Op, Plan, Want};
-use wire::ring_check::Expected;
+use wire::stop::Stop;
 
 use crate::ring::{LAYERS, Seat, Twist, describe, shapes};
 
@@ -67,24 +65,7 @@ fn drive(
     engine: &mut Fake,
     plans: &[(Plan, Vec<u32>)],
 ) -> Result<Vec<Vec<f32>>, String> {
-    let own = describe(0, layout, 60);
-    let expected = Expected {
-        layout,
-        layers: LAYERS,
-        engine: "test",
-        arith: Arith::One.number(),
-        mixed: false,
-        hidden: 8,
-        planes: 1,
-        row_dtype: RowDtype::F32,
-        kv: KvDtype::F16,
-        context_min: 512,
-        streams_min: 4,
-        layer_digests: &[],
-        ends: None,
-    };
-    let terms = Terms { expected, shapes: shapes(60), depth: 1, times: BootTimes::default() };
-    boot::lead(links, &own, &terms, engine).map_err(|e| e.to_string())?;
+    boot(links, layout, engine)?;
     links.set_rows_bytes_max(64 * 8 * 4);
     let (mut out, mut returned) = (Vec::new(), Vec::new());
     for (number, (plan, tokens)) in (1..).map(Round).zip(plans) {
@@ -97,19 +78,48 @@ fn drive(
             if kind == Kind::Rows && plan.wanted().is_empty() {
                 continue;
             }
-            let late = std::time::Instant::now() + Duration::from_secs(5);
-            match inbox::wait(&links.inbound, Some(late)).map_err(|e| e.to_string())? {
-                Wake::Frame(frame) => {
-                    assert_eq!(frame.kind, kind);
-                    rows = frame.payload;
-                }
-                other => panic!("{other:?}"),
-            }
+            let frame = frame(links)?;
+            assert_eq!(frame.kind, kind);
+            rows = frame.payload;
         }
         let wanted = plan.wanted().len();
         returned.push(wire::rows::decode(&rows, wanted, 8).unwrap_or_default());
     }
     Ok(returned)
+}
+
+/// Rank 0's boot.
+fn boot(links: &Neighbours, layout: &Layout, engine: &mut Fake) -> Result<(), String> {
+    let own = describe(0, layout, 60);
+    let model = ModelFacts { layers: LAYERS, layer_digests: Vec::new(), ends: None };
+    let terms = Terms { layout: layout.clone(), model, shapes: shapes(60), depth: 1 };
+    let (mut boot, mut actions) = Boot::new(own, Some(terms), BootTimes::default()).unwrap();
+    while boot.agreed().is_none() {
+        for action in actions.drain(..) {
+            match action {
+                Action::Send(frame) => links.outbound.send(frame).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        if let Wanted::Prepare(agree) = boot.want(Duration::ZERO) {
+            engine.prepare(&agree.shapes).map_err(|e| e.to_string())?;
+            boot.prepared();
+        } else {
+            actions = boot.frame(frame(links)?).map_err(|e| e.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// The next frame; a stop's reason as the error.
+fn frame(links: &Neighbours) -> Result<Frame, String> {
+    match links.inbound.recv_timeout(Duration::from_secs(5)) {
+        Ok(Inbound::Frame(frame)) if frame.kind == Kind::Stop => {
+            Err(Stop::decode(&frame.payload).unwrap().reason)
+        }
+        Ok(Inbound::Frame(frame)) => Ok(frame),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn entry(id: u32, op: Op, first: u32, rows: u32, accepted: u32, generation: u32) -> Entry {
