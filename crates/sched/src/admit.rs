@@ -4,36 +4,28 @@ use arith::base::{StreamId, TILE_KEYS, pages_of};
 use wire::plan::Op;
 
 use crate::Scheduler;
+use crate::cache::Resume;
 use crate::stream::{Slot, Stream};
 
 impl Scheduler {
-    /// Pages reserved by all streams, those included whose end is not issued yet.
-    pub(crate) fn reserved(&self) -> u32 {
-        let pages = |slot: &Slot| match slot {
-            Slot::Live(stream) => stream.reserved,
-            Slot::Leaving { reserved, .. } => *reserved,
-            Slot::Free | Slot::Echoing => 0,
-        };
-        self.slots.iter().map(pages).sum()
+    /// Pages that neither a stream nor a kept state holds, and that no stream has reserved.
+    fn spare(&self) -> u32 {
+        let promised: u32 = self.live().map(|s| s.reserved - s.pages.len() as u32).sum();
+        self.ledger.free().checked_sub(promised).expect("more pages than there are")
     }
 
-    /// Pages reserved by running streams: what is left after the next round.
-    pub(crate) fn kept(&self) -> u32 {
-        self.live().map(|stream| stream.reserved).sum()
-    }
-
-    /// Reserves the pages of the window after this stream's next one, from newer streams where
-    /// none are free. False when the stream itself had to give way.
-    ///
-    /// The next window has its pages already. So what is gained here may be pages that this
-    /// round's closes give back: they are free when the round after it needs them, and a stage
-    /// never has to reorder entries.
+    /// Reserves the pages of the window after this stream's next one: from kept states where none
+    /// are free, then from newer streams. False when the stream itself had to give way.
     pub(crate) fn grow(&mut self, id: StreamId) -> bool {
         let stream = self.stream(id);
         let rows = (stream.next() + 2).min(stream.reply.rows_max());
         let need = pages_of(rows).max(stream.reserved);
         let more = need - stream.reserved;
-        while self.kept() + more > self.limits.pages {
+        while more > self.spare() {
+            let idle = self.ledger.idle() > self.cache.pinned_pages(&self.ledger);
+            if idle && self.cache.evict(&mut self.ledger, true) {
+                continue;
+            }
             if self.preempt_newest() == id {
                 return false;
             }
@@ -54,26 +46,66 @@ impl Scheduler {
         id
     }
 
-    /// Gives free ids to waiting requests, in order of age. `held` is what was reserved before
-    /// this round gave anything back: only pages outside it can be written in this round.
-    pub(crate) fn admit(&mut self, mut held: u32) {
+    /// Gives free ids to waiting requests, in order of age, with the pages of their tokens and of
+    /// one page more. Kept states give way, but for the one that the request starts from.
+    pub(crate) fn admit(&mut self) {
         while let Some(reply) = self.queue.front() {
             let free = |slot: &Slot| matches!(slot, Slot::Free);
             let Some(at) = self.slots.iter().position(free) else {
                 return;
             };
             let rows = (reply.length() + TILE_KEYS as u32).min(reply.rows_max());
-            let need = pages_of(rows);
-            if held.max(self.kept()) + need > self.limits.pages {
-                return;
-            }
-            held += need;
-            let Some(mut reply) = self.queue.pop_front() else {
+            let reserved = pages_of(rows);
+            let (found, matched) = match reply.is_cached() {
+                true => self.cache.find(&reply.tokens, reply.resume_max()),
+                false => (None, 0),
+            };
+            let warm = found.and_then(|found| Some((self.reserve(reserved, found.into())?, found)));
+            // A state that ends inside a page holds that page beside the stream's copy of it: one
+            // page more than a fresh start may need.
+            let (pages, resume) = match warm {
+                Some((pages, found)) => (pages, Some(found)),
+                None => match self.reserve(reserved, None) {
+                    Some(pages) => (pages, None),
+                    None => return,
+                },
+            };
+            let Some(reply) = self.queue.pop_front() else {
                 return;
             };
-            reply.started = true;
             let id = StreamId(at as u32);
-            self.slots[at] = Slot::Live(Box::new(Stream::new(id, reply, need)));
+            let mut stream = Stream::new(id, reply, reserved, resume);
+            stream.pages = pages;
+            if stream.reply.is_cached() && !stream.reply.started {
+                let (starts, tokens) = (stream.reply.starts(), stream.reply.length());
+                stream.marks = self.cache.marks(starts, tokens, stream.kept_at, matched);
+            }
+            stream.reply.start(stream.kept_at);
+            self.slots[at] = Slot::Live(Box::new(stream));
         }
+    }
+
+    /// Makes room for a stream of `reserved` pages; those that it shares with the kept state that
+    /// it starts from, which is pinned. `None` where there is no room even without kept states.
+    fn reserve(&mut self, reserved: u32, resume: Option<Resume>) -> Option<Vec<u32>> {
+        let mut pages = Vec::new();
+        if let Some(resume) = resume {
+            pages.extend_from_slice(self.cache.whole_pages(resume));
+            self.ledger.share(&pages);
+            self.cache.pin(resume);
+        }
+        let more = reserved - pages.len() as u32;
+        let idle = self.ledger.idle() - self.cache.pinned_pages(&self.ledger);
+        if more <= self.spare() + idle {
+            while more > self.spare() {
+                assert!(self.cache.evict(&mut self.ledger, true), "idle pages were counted");
+            }
+            return Some(pages);
+        }
+        self.ledger.resize(&mut pages, 0);
+        if let Some(resume) = resume {
+            self.cache.unpin(resume.key);
+        }
+        None
     }
 }

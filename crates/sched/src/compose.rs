@@ -26,10 +26,9 @@ impl Scheduler {
         if self.flights.len() >= self.limits.depth as usize {
             return None;
         }
-        let held = self.reserved();
         let mut rows = vec![0; self.slots.len()];
         let windows = self.pick_windows(&mut rows);
-        self.admit(held);
+        self.admit();
         let replies = self.live().filter(|s| !s.in_prompt()).count() as u32;
         let decoding = replies > 0;
         let is_due = decoding && self.debt.is_due(&self.pace);
@@ -88,8 +87,9 @@ impl Scheduler {
         prompts.sort_unstable();
         for (_, left, _, id) in prompts {
             let most = self.limits.chunk_rows_max.min(budget);
-            let prompt = self.stream(id).prefill;
-            let chunk = self.pace.chunk(prompt, left, most, decoding);
+            let stream = self.stream(id);
+            let (prompt, to_mark) = (stream.prefill, stream.to_mark());
+            let chunk = self.pace.chunk(prompt, left, most, decoding).min(to_mark);
             rows[id.0 as usize] = chunk;
             budget -= chunk;
         }
@@ -110,7 +110,6 @@ impl Scheduler {
     /// Writes the round and puts it in flight.
     fn issue(&mut self, mode: Mode, windows: u32, rows: &[u32]) -> Round {
         self.count_passed_over(rows);
-        assert!(self.kept() <= self.limits.pages, "more pages than there are");
         self.number += 1;
         let mut round = Round {
             number: RoundNumber(self.number),
@@ -121,7 +120,14 @@ impl Scheduler {
         let mut ended: Vec<StreamId> = Vec::new();
         for (slot, &rows) in self.slots.iter_mut().zip(rows) {
             match slot {
-                Slot::Live(stream) => stream.issue(rows, &mut round),
+                Slot::Live(stream) => {
+                    let was_open = stream.opened;
+                    if stream.issue(rows, &mut round) {
+                        self.ledger.resize(&mut stream.pages, stream.state.pages);
+                        let keep = self.cache.pass(stream, was_open, &mut self.ledger);
+                        round.plan.keeps.extend(keep);
+                    }
+                }
                 Slot::Leaving { op, state, .. } => {
                     round.plan.entries.push(end(*op, state));
                     ended.push(state.id);
@@ -130,6 +136,7 @@ impl Scheduler {
                 Slot::Free | Slot::Echoing => {}
             }
         }
+        self.cache.close_plan(&mut round.plan.keeps);
         self.flights.push_back(Flight {
             number: round.number,
             windows,

@@ -12,7 +12,10 @@ use arith::base::{Round as RoundNumber, StreamId};
 use wire::plan::Plan;
 
 mod admit;
+mod cache;
 mod compose;
+mod index;
+mod ledger;
 mod pace;
 mod reply;
 mod request;
@@ -20,6 +23,7 @@ pub mod sample;
 mod scheduler;
 mod stream;
 
+pub use cache::Caching;
 pub use pace::{Line, Pace};
 pub use request::{Event, Failure, Finish, Refusal, Request};
 pub use scheduler::{Carried, Scheduler};

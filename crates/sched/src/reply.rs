@@ -23,7 +23,7 @@ pub(crate) struct Reply {
     pub length_max: u32,
     prompt_tokens: u32,
     /// Prompt tokens that a kept state had when the reply began.
-    pub cached: u32,
+    cached: u32,
     /// Drafts that were computed, and those that were right.
     drafted: u32,
     accepted: u32,
@@ -66,6 +66,35 @@ impl Reply {
     /// Most rows that it can ever compute: the last token is never an input.
     pub fn rows_max(&self) -> u32 {
         self.length_max - 1
+    }
+
+    /// Whether it may start from kept states and leave some.
+    pub fn is_cached(&self) -> bool {
+        self.request.cached
+    }
+
+    /// The longest kept state that it may start from, in tokens: its last token, and prompt rows
+    /// whose logits are still asked for, have to be computed.
+    pub fn resume_max(&self) -> u32 {
+        let shown = if self.request.prompt_logits && self.shown < self.prompt_tokens {
+            self.shown
+        } else {
+            u32::MAX
+        };
+        shown.min(self.length() - 1)
+    }
+
+    /// Where messages of its prompt start.
+    pub fn starts(&self) -> &[u32] {
+        &self.request.marks
+    }
+
+    /// It begins, `position` tokens of it with a kept state.
+    pub fn start(&mut self, position: u32) {
+        if !self.started {
+            self.cached = position.min(self.prompt_tokens);
+        }
+        self.started = true;
     }
 
     /// Whether the logits of rows `first ..` are asked for, apart from the one that is drawn from.

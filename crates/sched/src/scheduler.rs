@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use arith::base::{Round as RoundNumber, StreamId, TILE_KEYS};
-use wire::plan::Op;
+use wire::plan::{Keep, Op};
 
 use crate::SlotState;
+use crate::cache::{Cache, Caching};
+use crate::ledger::Ledger;
 use crate::pace::{Debt, Pace};
 use crate::reply::Reply;
 use crate::stream::{Slot, Stream};
@@ -32,6 +34,8 @@ pub struct Scheduler {
     pub(crate) preemptions: u64,
     pub(crate) pace: Pace,
     pub(crate) debt: Debt,
+    pub(crate) ledger: Ledger,
+    pub(crate) cache: Cache,
     submitted: u64,
     cancelled: Vec<StreamId>,
     draining: bool,
@@ -103,6 +107,8 @@ impl Scheduler {
             preemptions: 0,
             pace: Pace::default(),
             debt: Debt::default(),
+            ledger: Ledger::new(pages),
+            cache: Cache::new(Caching::OFF),
             submitted: 0,
             cancelled: Vec::new(),
             draining: false,
@@ -112,6 +118,13 @@ impl Scheduler {
     /// What rows cost from now on. It moves rows between rounds, never bytes.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
+    }
+
+    /// What may be kept for other requests, before the first of them; nothing unless said. It
+    /// moves no byte of a reply.
+    pub fn set_cache(&mut self, caching: Caching) {
+        assert!(self.number == 0 && self.cache.len() == 0, "stages hold kept states");
+        self.cache = Cache::new(caching);
     }
 
     /// Most tokens of prompt and reply: the context, or what all the pages hold.
@@ -166,6 +179,14 @@ impl Scheduler {
         std::mem::take(&mut self.cancelled)
     }
 
+    /// What the stages said of the oldest round's keeps, before it completes: a state is used only
+    /// once every stage held it.
+    pub fn echo(&mut self, keeps: &[Keep]) {
+        let slots = &self.slots;
+        let is_over = |id: StreamId| !matches!(slots[id.0 as usize], Slot::Live(_));
+        self.cache.echo(keeps, &mut self.ledger, is_over);
+    }
+
     /// The oldest round in flight has come back with its `wanted` rows, `vocab` logits each. What
     /// the owners hear. Another round or another number of rows is a bug of the caller.
     pub fn complete(
@@ -214,6 +235,8 @@ impl Scheduler {
         }
         self.flights.clear();
         self.cancelled.clear();
+        self.ledger = Ledger::new(self.limits.pages);
+        self.cache = Cache::new(self.cache.caching());
         replies.sort_by_key(|reply| reply.age);
         Carried(replies)
     }
@@ -264,9 +287,19 @@ impl Scheduler {
         self.queue.len() as u32
     }
 
-    /// KV pages that the stages hold after the last issued round.
+    /// KV pages that running streams and kept states hold.
     pub fn pages_used(&self) -> u32 {
-        self.table().iter().map(|state| state.pages).sum()
+        self.ledger.used()
+    }
+
+    /// KV pages that kept states alone hold; they give way to streams.
+    pub fn pages_kept(&self) -> u32 {
+        self.ledger.idle()
+    }
+
+    /// Kept states of the prompt cache.
+    pub fn keeps(&self) -> u32 {
+        self.cache.len() as u32
     }
 
     /// Streams that gave their pages up to older ones, since the start.
@@ -306,11 +339,15 @@ impl Scheduler {
     /// Takes a running stream's reply away; the stages hear of it in the next round.
     pub(crate) fn end(&mut self, id: StreamId, op: Op) -> Reply {
         let slot = &mut self.slots[id.0 as usize];
-        let Slot::Live(stream) = std::mem::replace(slot, Slot::Free) else {
+        let Slot::Live(mut stream) = std::mem::replace(slot, Slot::Free) else {
             panic!("stream {id} is not running");
         };
+        // Stages take a plan's ends first, so what is given back can be taken in the same round.
+        self.ledger.resize(&mut stream.pages, 0);
         if stream.opened {
-            *slot = Slot::Leaving { op, state: stream.state, reserved: stream.reserved };
+            *slot = Slot::Leaving { op, state: stream.state };
+        } else if let Some(resume) = stream.resume {
+            self.cache.unpin(resume.key);
         }
         stream.reply
     }

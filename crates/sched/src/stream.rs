@@ -3,6 +3,7 @@
 use arith::base::{Generation, StreamId, pages_of};
 use wire::plan::{Entry, Op, Want};
 
+use crate::cache::Resume;
 use crate::reply::Reply;
 use crate::{Round, SlotState};
 
@@ -15,7 +16,6 @@ pub(crate) enum Slot {
     Leaving {
         op: Op,
         state: SlotState,
-        reserved: u32,
     },
     /// That round is in the ring. The id is free once it has come back.
     Echoing,
@@ -29,6 +29,15 @@ pub(crate) struct Stream {
     pub opened: bool,
     /// Tokens that it began with: rows below this are prompt rows.
     pub prefill: u32,
+    /// The kept state that it starts from.
+    pub resume: Option<Resume>,
+    /// Positions at which its state is kept, ascending: no chunk goes past one.
+    pub marks: Vec<u32>,
+    /// Position of its last kept state, or where it started.
+    pub kept_at: u32,
+    /// KV pages that it holds after the last issued round, in the ledger's numbers; before its
+    /// first, those that it shares with its kept state.
+    pub pages: Vec<u32>,
     /// KV pages that no other stream may take; never fewer than its next window needs.
     pub reserved: u32,
     /// Rounds in a row that left it out although it had rows to compute.
@@ -39,12 +48,17 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub fn new(id: StreamId, reply: Reply, reserved: u32) -> Self {
-        let state = SlotState { id, generation: Generation(0), first: 0, rows: 0, pages: 0 };
+    pub fn new(id: StreamId, reply: Reply, reserved: u32, resume: Option<Resume>) -> Self {
+        let first = resume.map_or(0, |resume| resume.position);
+        let state = SlotState { id, generation: Generation(0), first, rows: 0, pages: 0 };
         Self {
             state,
             opened: false,
             prefill: reply.length(),
+            resume,
+            marks: Vec::new(),
+            kept_at: first,
+            pages: Vec::new(),
             reserved,
             passed_over: 0,
             last_round: 0,
@@ -62,6 +76,19 @@ impl Stream {
         self.reply.length() - self.next()
     }
 
+    /// Rows up to the next position at which its state is kept.
+    pub fn to_mark(&self) -> u32 {
+        let next = self.next();
+        self.marks.iter().find(|at| **at > next).map_or(u32::MAX, |at| at - next)
+    }
+
+    /// Whether its state is kept where it now stands: at a mark, or `grid` tokens into a reply.
+    pub fn is_at_mark(&self, grid: u32) -> bool {
+        let at = self.state.first;
+        let in_reply = at >= self.prefill && grid > 0 && at - self.kept_at >= grid;
+        at > self.kept_at && (in_reply || self.marks.binary_search(&at).is_ok())
+    }
+
     /// Whether its next rows are prompt rows.
     pub fn in_prompt(&self) -> bool {
         self.next() < self.prefill
@@ -74,11 +101,12 @@ impl Stream {
         self.state.rows > 0 && (self.state.first < self.prefill || self.left() > 0)
     }
 
-    /// Writes this stream's part of `round`: `rows` rows, a settle alone, or nothing.
-    pub fn issue(&mut self, rows: u32, round: &mut Round) {
+    /// Writes this stream's part of `round`: `rows` rows, a settle alone, or nothing; whether it
+    /// did.
+    pub fn issue(&mut self, rows: u32, round: &mut Round) -> bool {
         let settles = self.owes_settle();
         if rows == 0 && !settles {
-            return;
+            return false;
         }
         assert!(rows <= self.left(), "rows of tokens that are not known");
         assert!(settles || self.state.rows == 0, "an outcome is unknown");
@@ -86,12 +114,16 @@ impl Stream {
         let want = self.want(first, rows);
         round.plan.entries.push(Entry {
             id: self.state.id,
-            op: if self.opened { Op::Continue } else { Op::Open },
+            op: match self.resume {
+                _ if self.opened => Op::Continue,
+                Some(_) => Op::Resume,
+                None => Op::Open,
+            },
             want,
             first,
             rows,
             accepted: self.state.rows,
-            resume: 0,
+            resume: self.resume.filter(|_| !self.opened).map_or(0, |resume| resume.position),
             generation: self.state.generation,
             parents: None,
             tokens: None,
@@ -112,6 +144,7 @@ impl Stream {
         if rows > 0 {
             self.last_round = round.number.0;
         }
+        true
     }
 
     fn want(&self, first: u32, rows: u32) -> Want {

@@ -140,9 +140,10 @@ impl Model {
                 }
                 Op::Resume => return Err("Resume: nothing was kept".into()),
             }
-            let used: u32 = self.table().iter().map(|state| state.pages).sum();
-            rule(used <= self.limits.pages, "Pages", used)?;
         }
+        // Ends give back before anybody takes.
+        let used: u32 = self.table().iter().map(|state| state.pages).sum();
+        rule(used <= self.limits.pages, "Pages", used)?;
         rule((plan.mode == Mode::Prompt) == prompt, "Mode", plan.mode)?;
         let named: Vec<_> = round.wanted.iter().map(|w| (w.0.0, w.1, w.2)).collect();
         rule(named == wanted, "Wanted", (named, wanted))?;
