@@ -157,6 +157,10 @@ pub struct Shared {
     /// Whether links between ranks are enciphered.
     #[arg(long, value_enum, default_value = "on")]
     pub encryption: Encrypt,
+    /// Memory of each rank for prompts that others may begin with; 0 keeps none [default: KV that
+    /// no stream needs, and 1 GiB of recurrent states].
+    #[arg(long, value_name = "GIB")]
+    pub prompt_cache_gib: Option<f64>,
 }
 
 impl Shared {
@@ -170,6 +174,7 @@ impl Shared {
             context: self.context,
             streams: self.streams,
             chunk: self.chunk,
+            prompt_cache_gib: self.prompt_cache_gib,
             ..Settings::default()
         }
     }

@@ -101,6 +101,9 @@ impl Recipe {
         if let Some(context) = shared.context {
             command.args(["--context", &context.to_string()]);
         }
+        if let Some(gib) = shared.prompt_cache_gib {
+            command.args(["--prompt-cache-gib", &gib.to_string()]);
+        }
         for address in &place.listen {
             command.args(["--listen", &address.to_string()]);
         }

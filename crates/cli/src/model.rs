@@ -15,6 +15,7 @@ use ring::follow::Follower;
 use ring::head::Driver;
 use ring::join::Join;
 use ring::lead::{Leader, ModelFacts};
+use sched::Caching;
 use sha2::{Digest, Sha256};
 use stage::{Stage, StageConfig};
 use weights::Checkpoint;
@@ -30,6 +31,11 @@ use crate::source;
 pub const ENGINE: &str = env!("CARGO_PKG_VERSION");
 /// Context when none is asked for and the model allows more.
 const CONTEXT_DEFAULT: u32 = 8_192;
+/// Most memory of a rank's prompt cache.
+const GIB_MAX: f64 = 4096.0;
+const GIB: f64 = (1u64 << 30) as f64;
+/// Most KV pages of the prompt cache alone: a million tokens.
+const CACHE_PAGES_MAX: u32 = 1 << 14;
 /// Free memory that a rank leaves to the rest of the machine.
 const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
 
@@ -56,6 +62,8 @@ pub struct Settings {
     pub continue_s: u32,
     /// Most requests waiting.
     pub queue: u32,
+    /// Memory of each rank for kept prompts, in GiB; `None` for what is free anyway.
+    pub prompt_cache_gib: Option<f64>,
     /// Boundary through the wire codec after every layer (one process).
     pub loop_mode: bool,
     /// A defect in one rank, to see checks turn red.
@@ -76,6 +84,7 @@ impl Default for Settings {
             depth: None,
             continue_s: 0,
             queue: 64,
+            prompt_cache_gib: Some(0.0),
             loop_mode: false,
             #[cfg(test)]
             fault: None,
@@ -104,6 +113,10 @@ impl Settings {
         ensure!(context_max >= 16, "--context {context_max}: at least 16");
         ensure!((1..=1024).contains(&self.streams), "--streams {}: 1 to 1024", self.streams);
         ensure!((1..=4096).contains(&self.chunk), "--chunk {}: 1 to 4096", self.chunk);
+        if let Some(gib) = self.prompt_cache_gib {
+            let gibs = 0.0..=GIB_MAX;
+            ensure!(gibs.contains(&gib), "--prompt-cache-gib {gib}: 0 to {GIB_MAX}");
+        }
         let depths = 1..=wire::limit::DEPTH_MAX;
         if let Some(depth) = self.depth {
             ensure!(depths.contains(&depth), "--depth {depth}: 1 to {}", depths.end());
@@ -130,6 +143,8 @@ pub struct Model {
     pub settings: Settings,
     /// Shapes that follow from them.
     pub shapes: Shapes,
+    /// Most bytes of recurrent states that a rank keeps for other prompts.
+    keep_bytes_max: u64,
 }
 
 impl Model {
@@ -146,7 +161,42 @@ impl Model {
         };
         layout.check(layers)?;
         let shapes = settings.shapes(checkpoint.config().context_max())?;
-        Ok(Self { checkpoint, layout, settings, shapes })
+        let mut model = Self { checkpoint, layout, settings, shapes, keep_bytes_max: 0 };
+        model.share_cache()?;
+        Ok(model)
+    }
+
+    /// Shares the prompt cache's memory out: KV pages beside those of the streams, as many as the
+    /// rank with the widest pages can have, and recurrent states, which get half of it where there
+    /// are any.
+    fn share_cache(&mut self) -> Result<()> {
+        let Some(gib) = self.settings.prompt_cache_gib else {
+            self.keep_bytes_max = stage::KEEP_BYTES_MAX;
+            return Ok(());
+        };
+        let bytes = (gib * GIB) as u64;
+        let two = Shapes { pages: self.shapes.pages + 1, ..self.shapes };
+        let (mut page_bytes, mut has_states) = (1, false);
+        for rank in (0..self.layout.world()).map(Rank) {
+            let config = self.config(rank)?;
+            let need = |shapes| stage::need_bytes(&self.checkpoint, &config, shapes);
+            let (one, two) = (need(&self.shapes)?, need(&two)?);
+            page_bytes = page_bytes.max(two.kv_bytes - one.kv_bytes);
+            has_states |= one.state_bytes > 0;
+        }
+        self.keep_bytes_max = if has_states { bytes / 2 } else { 0 };
+        let pages = (bytes - self.keep_bytes_max) / page_bytes;
+        let pages = u32::try_from(pages).unwrap_or(u32::MAX).min(CACHE_PAGES_MAX);
+        self.shapes.pages = self.shapes.pages.saturating_add(pages);
+        Ok(())
+    }
+
+    /// What rank 0 keeps of prompts.
+    fn caching(&self) -> Caching {
+        match self.settings.prompt_cache_gib {
+            Some(0.0) => Caching::OFF,
+            _ => Caching::default(),
+        }
     }
 
     /// The name that clients see.
@@ -224,8 +274,8 @@ impl Model {
     /// Too little memory, with both numbers, and what the stage refuses.
     pub fn stage(&self, rank: Rank, cpu: Arc<Cpu>) -> Result<Stage<Cpu>> {
         self.check_memory(rank.0..rank.0 + 1)?;
-        #[cfg_attr(not(test), expect(unused_mut, reason = "tests plant defects"))]
         let mut stage = Stage::open(cpu, &self.checkpoint, self.config(rank)?)?;
+        stage.set_keep_bytes_max(self.keep_bytes_max);
         #[cfg(test)]
         if let Some((_, fault)) = self.settings.fault.filter(|(at, _)| *at == rank) {
             stage.plant(fault);
@@ -303,6 +353,7 @@ impl Model {
             patience: Duration::from_secs(self.settings.continue_s.into()),
             times: BootTimes::default(),
             queue_max: self.settings.queue,
+            caching: self.caching(),
             canary,
             join,
             driver,

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use arith::base::{Epoch, Rank};
-use sched::{Event as Heard, Refusal, RequestId};
+use sched::{Caching, Event as Heard, Refusal, RequestId};
 use stage::{Engine, Input};
 use tokio::sync::oneshot;
 use wire::control::{Describe, Shapes};
@@ -41,6 +41,8 @@ pub struct Leader<J> {
     pub queue_max: u32,
     /// The token that proves the ring before it serves.
     pub canary: Canary,
+    /// What is kept of prompts for later ones.
+    pub caching: Caching,
     /// How long requests wait for a ring that broke; 0 fails them at once.
     pub patience: Duration,
     /// Makes links.
@@ -83,6 +85,7 @@ impl<J: Join> Leader<J> {
             },
             times: self.times,
             queue_max: self.queue_max,
+            caching: self.caching,
             waits: !self.patience.is_zero(),
             hidden: engine.hidden(),
             vocab: engine.vocab(),

@@ -47,6 +47,7 @@ pub struct Fake {
     /// Kept states, a layer each.
     kept: BTreeMap<u64, Vec<u64>>,
     held: Vec<bool>,
+    keeps_max: usize,
 }
 
 /// The states of one layer after 0, 1, .. rows of the last window.
@@ -62,7 +63,25 @@ impl Fake {
             streams: BTreeMap::new(),
             kept: BTreeMap::new(),
             held: Vec::new(),
+            keeps_max: usize::MAX,
         }
+    }
+
+    /// The same stage with room for so many kept states.
+    #[must_use]
+    pub fn with_keeps_max(mut self, keeps_max: usize) -> Self {
+        self.keeps_max = keeps_max;
+        self
+    }
+
+    /// The streams' table.
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Kept states that it has.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
     }
 
     /// The same stage with a defect.
@@ -112,7 +131,7 @@ impl Fake {
     fn keep(&mut self, keep: &KeepEffect) -> bool {
         match *keep {
             KeepEffect::Save { key, id, skipped, .. } => {
-                if skipped {
+                if skipped || self.kept.len() >= self.keeps_max {
                     self.slots.lose(key);
                     return false;
                 }

@@ -204,12 +204,15 @@ impl Lead {
             flight.back = Back::Rows(wire::rows::decode(&frame.payload, wanted, self.ring.hidden)?);
         } else {
             hop::expect(frame, Kind::Plan, number)?;
-            if !Plan::decode(&frame.payload)?.echoes(&flight.round.plan) {
+            let echo = Plan::decode(&frame.payload)?;
+            if !echo.echoes(&flight.round.plan) {
                 return Err(RingError::OutOfTurn {
                     expected: format!("the echo of round {number}"),
                     found: "a changed plan".into(),
                 });
             }
+            // What some stage could not keep comes back as not held.
+            flight.round.plan.keeps = echo.keeps;
             flight.back = Back::Plan;
         }
         let is_whole = wanted == 0 || flight.back != Back::Plan;
@@ -245,6 +248,7 @@ impl Lead {
         let flight = self.flying.pop_front().expect("a round is back");
         self.landed = flight.round.number.0;
         self.slowest = self.slowest.max(now.saturating_sub(flight.since));
+        self.sched.echo(&flight.round.plan.keeps);
         let events = self.sched.complete(flight.round.number, &logits, self.ring.vocab);
         actions.extend(events.into_iter().map(|(id, event)| Action::Tell(id, event)));
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use arith::base::{Epoch, Rank, Round};
-use sched::{Carried, Event as Heard, Failure, Refusal};
+use sched::{Caching, Carried, Event as Heard, Failure, Refusal};
 use wire::control::{Agree, Describe};
 
 use super::turns::Turns;
@@ -27,6 +27,8 @@ pub struct Facts {
     pub times: BootTimes,
     /// Most requests waiting.
     pub queue_max: u32,
+    /// What is kept of prompts for later ones.
+    pub caching: Caching,
     /// Whether requests wait for a ring that broke.
     pub waits: bool,
     /// Values of a boundary row.
@@ -326,9 +328,10 @@ impl Leading {
     }
 
     fn booted(&mut self, epoch: Epoch, agree: &Agree) -> Stepped {
-        let Facts { hidden, vocab, queue_max, .. } = self.facts;
+        let Facts { hidden, vocab, queue_max, caching, .. } = self.facts;
         let ring = Ring { world: self.facts.own.world, epoch, hidden, vocab };
         let mut turns = Turns::new(Lead::new(ring, agree, queue_max));
+        turns.lead.sched.set_cache(caching);
         let context_max = turns.lead.sched.context_max();
         let (canary, known) = (self.facts.canary.clone(), self.facts.known.clone());
         let (proof, first) = Proof::new(canary, known, context_max);

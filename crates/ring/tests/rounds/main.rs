@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bytes;
+mod cached;
 mod depth;
 mod ring;
 mod scripts;
+mod traffic;
 mod waits;

@@ -16,7 +16,7 @@ use baton_ring::join::Join;
 use baton_ring::lead::{Leader, ModelFacts};
 use baton_ring::link::{LinkError, Neighbours};
 use baton_ring::memory;
-use sched::{Event, Failure, Request};
+use sched::{Caching, Event, Failure, Request};
 use stage::{Engine, Fake, FakeConfig, Fault, Input, SlotState, StageError};
 use wire::control::{Describe, Shapes};
 use wire::describe::RowDtype;
@@ -201,6 +201,7 @@ impl Ring {
             depth: twist.depth.unwrap_or(1),
             times: BootTimes { describe: Duration::from_secs(2), ready: Duration::from_secs(2) },
             queue_max: 8,
+            caching: Caching::OFF,
             patience: twist.patience,
             canary: Canary { prompt: vec![1, 2], expected: twist.canary, kept_at: None },
             join: Seats(seats),
