@@ -303,6 +303,9 @@ impl Model {
             need = need.saturating_add(
                 stage::need_bytes(&self.checkpoint, &config, &self.shapes)?.total_bytes(),
             );
+            if self.settings.prompt_cache_gib.is_some() {
+                need = need.saturating_add(self.keep_bytes_max);
+            }
         }
         let Some(free) = cpu::free_bytes() else {
             return Ok(());

@@ -262,7 +262,7 @@ impl Net {
             return Ok(()); // cancelled
         };
         match event {
-            Heard::Token { id } => told.tokens.push(id),
+            Heard::Token { id, .. } => told.tokens.push(id),
             Heard::Done { logits_sha256, cached, prompt_tokens, .. } => {
                 assert!(cached < prompt_tokens);
                 told.sha = logits_sha256;
