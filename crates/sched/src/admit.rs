@@ -30,7 +30,12 @@ impl Scheduler {
                 return false;
             }
         }
-        self.stream(id).reserved = need;
+        // Drafts take what is free, and from nobody.
+        let free = self.spare() - more;
+        let stream = self.stream(id);
+        let drafts = 2 * stream.guesses.ready();
+        let hoped = pages_of((stream.next() + 2 + drafts).min(stream.reply.rows_max()));
+        stream.reserved = hoped.clamp(need, need + free);
         true
     }
 
@@ -74,7 +79,8 @@ impl Scheduler {
                 return;
             };
             let id = StreamId(at as u32);
-            let mut stream = Stream::new(id, reply, reserved, resume);
+            let guesses = self.guesses(&reply);
+            let mut stream = Stream::new(id, reply, reserved, resume, guesses);
             stream.pages = pages;
             if stream.reply.is_cached() && !stream.reply.started {
                 let (starts, tokens) = (stream.reply.starts(), stream.reply.length());

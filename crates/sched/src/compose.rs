@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 
 use arith::base::{Round as RoundNumber, StreamId};
+use wire::limit::WINDOW_ROWS_MAX;
 use wire::plan::{Mode, Plan};
 
 use crate::scheduler::Flight;
-use crate::stream::{Slot, end};
+use crate::stream::{Slot, Stream, end};
 use crate::{Round, Scheduler};
 
 /// Rounds that may leave a prompt out before it goes ahead of shorter ones.
@@ -44,8 +45,9 @@ impl Scheduler {
         Some(self.issue(mode, windows, &rows))
     }
 
-    /// Gives a row to each decode window of this round; how many. A row of a stream that gives way
-    /// to a later one of them is counted, and not issued.
+    /// Gives rows to each decode window of this round; how many. Rows of a stream that gives way to
+    /// a later one of them are counted, and not issued. Every window that is ready has a row before
+    /// any has a draft.
     fn pick_windows(&mut self, rows: &mut [u32]) -> u32 {
         let depth = self.limits.depth;
         let groups = self.pace.groups(depth);
@@ -55,10 +57,15 @@ impl Scheduler {
         let mut share = if is_enough { 0 } else { decoding.div_ceil(groups as usize) };
         let mut ready: Vec<_> = self
             .live()
-            .filter(|s| !s.in_prompt() && s.left() > 0)
+            .filter(|s| s.is_ready())
             .map(|s| (s.last_round, s.reply.age, s.state.id))
             .collect();
         ready.sort_unstable();
+        let window_rows_max = self.limits.chunk_rows_max.min(WINDOW_ROWS_MAX);
+        let mut spare = self.limits.round_rows_max - ready.len() as u32;
+        if !self.queue.is_empty() || self.live().any(Stream::in_prompt) {
+            spare /= 2; // the rest is for prompts
+        }
         for (_, _, id) in ready {
             if !matches!(self.slots[id.0 as usize], Slot::Live(_)) {
                 continue; // an older stream has taken its pages
@@ -68,7 +75,13 @@ impl Scheduler {
                 continue;
             }
             share = share.saturating_sub(1);
-            rows[id.0 as usize] = u32::from(self.grow(id));
+            let reserved = self.stream(id).reserved;
+            if !self.grow(id) {
+                continue;
+            }
+            let window = self.stream(id).window(reserved, window_rows_max.min(1 + spare));
+            spare -= window - 1;
+            rows[id.0 as usize] = window;
         }
         rows.iter().sum()
     }

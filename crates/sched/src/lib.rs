@@ -8,15 +8,22 @@
 //! alone, never on the other streams, the chunks, the depth or a preemption.
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
 use arith::base::{Round as RoundNumber, StreamId};
 use wire::plan::Plan;
 
 mod admit;
 mod cache;
 mod compose;
+mod copy;
+mod draft;
 mod index;
 mod ledger;
+mod mtp;
 mod pace;
+mod price;
+mod reach;
 mod reply;
 mod request;
 pub mod sample;
@@ -24,7 +31,9 @@ mod scheduler;
 mod stream;
 
 pub use cache::Caching;
+pub use draft::{DraftJob, Drafter, Drafters, Drafting, Drafts, Outlook, Proposal};
 pub use pace::{Line, Pace};
+pub use price::Prices;
 pub use request::{Event, Failure, Finish, Refusal, Request};
 pub use scheduler::{Carried, Scheduler};
 pub use wire::slot::SlotState;
@@ -61,6 +70,31 @@ pub struct Round {
     pub plan: Plan,
     /// Token ids of the rows, in plan order, for the embeddings.
     pub tokens: Vec<u32>,
-    /// Streams whose rows return, in plan order: stream, position of its first returned row, rows.
-    pub wanted: Vec<(StreamId, u32, u32)>,
+    /// Streams whose rows return, in plan order.
+    pub wanted: Vec<Wanted>,
+}
+
+impl Round {
+    /// Which of the rows that return go through the head.
+    pub fn heads(&self) -> Vec<Range<usize>> {
+        let mut at = 0;
+        let heads = self.wanted.iter().map(|wanted| {
+            at += wanted.rows as usize;
+            at - wanted.heads as usize..at
+        });
+        heads.collect()
+    }
+}
+
+/// Rows of one stream that return to rank 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The stream.
+    pub id: StreamId,
+    /// Position of the first of them.
+    pub first: u32,
+    /// How many.
+    pub rows: u32,
+    /// The last so many go through the head; the others are for the draft head alone.
+    pub heads: u32,
 }

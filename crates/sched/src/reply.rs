@@ -3,7 +3,7 @@
 use arith::float;
 use sha2::{Digest, Sha256};
 
-use crate::sample::{Chooser, Chosen, Logprobs};
+use crate::sample::{Chooser, Chosen, Logprobs, Sampling};
 use crate::{Event, Failure, Finish, Request, RequestId};
 
 /// Values that are hashed at once.
@@ -104,52 +104,49 @@ impl Reply {
         asked && unseen
     }
 
-    /// Takes the logits of rows `first ..`; draws where the last of them is the newest token's.
-    /// False when the reply has ended; its last event is then in `events`.
+    /// Takes the logits of rows `first ..`, the last ones of `drafts`; draws where a row is the
+    /// newest token's, and goes on as long as a draft equals what was drawn. How many of the rows
+    /// stay; `None` when the reply has ended, whose last event is then in `events`.
     pub fn hear(
         &mut self,
         first: u32,
         logits: &[f32],
         vocab: usize,
+        drafts: &[u32],
         events: &mut Vec<(RequestId, Event)>,
-    ) -> bool {
-        if let Some(row) = logits.chunks_exact(vocab).position(float::is_spoilt) {
-            let position = first + row as u32;
-            let failure = Failure::NonfiniteLogits { position };
-            events.push((self.id, Event::Failed(failure)));
-            return false;
+    ) -> Option<u32> {
+        self.drafted += drafts.len() as u32;
+        let known = logits.len() / vocab - drafts.len();
+        let (own, ahead) = logits.split_at(known * vocab);
+        if let Some(row) = own.chunks_exact(vocab).position(float::is_spoilt) {
+            return self.spoil(first + row as u32, events);
         }
-        let rows = (logits.len() / vocab) as u32;
-        if self.wants_rows(first, rows) {
-            self.show(first, logits, vocab, events);
+        let mut kept = known as u32;
+        if self.wants_rows(first, kept) {
+            self.show(first, own, vocab, events);
         }
-        if first + rows < self.length() {
-            return true;
+        if first + kept < self.length() {
+            return Some(kept);
         }
-        assert_eq!(first + rows, self.length(), "a row of a token not drawn");
-        let (drawn, logprobs) = match self.draw(&logits[logits.len() - vocab..]) {
-            Chosen::Token(id, logprobs) => (id, logprobs),
-            Chosen::Over => {
-                events.push((self.id, self.done(Finish::Stop)));
-                return false;
+        assert_eq!(first + kept, self.length(), "a row of a token not drawn");
+        let mut drawn = self.draw(&own[own.len() - vocab..], events)?;
+        for (draft, row) in drafts.iter().zip(ahead.chunks_exact(vocab)) {
+            if *draft != drawn {
+                break;
             }
-            Chosen::Failed(reason) => {
-                events.push((self.id, Event::Failed(Failure::Grammar(reason))));
-                return false;
+            if float::is_spoilt(row) {
+                return self.spoil(first + kept, events);
             }
-        };
-        if self.request.stop_tokens.contains(&drawn) {
-            events.push((self.id, self.done(Finish::Stop)));
-            return false;
+            kept += 1;
+            self.accepted += 1;
+            drawn = self.draw(row, events)?;
         }
-        self.tokens.push(drawn);
-        self.chooser.push(drawn);
-        events.push((self.id, Event::Token { id: drawn, logprobs }));
-        if self.length() < self.length_max {
-            return true;
-        }
-        events.push((self.id, self.done(Finish::Length)));
-        false
+        Some(kept)
+    }
+
+    fn spoil(&self, position: u32, events: &mut Vec<(RequestId, Event)>) -> Option<u32> {
+        events.push((self.id, Event::Failed(Failure::NonfiniteLogits { position })));
+        None
     }
 
     /// The last event of a reply that is complete.
@@ -191,17 +188,54 @@ impl Reply {
         }
     }
 
-    fn draw(&mut self, row: &[f32]) -> Chosen {
+    /// Draws the next token; `None` where it ends the reply.
+    fn draw(&mut self, row: &[f32], events: &mut Vec<(RequestId, Event)>) -> Option<u32> {
         if let Some(sha) = &mut self.sha {
-            let mut bytes = [0; 4 * HASH_VALUES];
-            for values in row.chunks(HASH_VALUES) {
-                for (to, value) in bytes.chunks_exact_mut(4).zip(values) {
-                    to.copy_from_slice(&value.to_le_bytes());
-                }
-                sha.update(&bytes[..4 * values.len()]);
-            }
+            hash(sha, row);
         }
-        self.chooser.draw(row, self.length())
+        let (drawn, logprobs) = match self.chooser.draw(row, self.length()) {
+            Chosen::Token(id, logprobs) => (id, logprobs),
+            Chosen::Over => {
+                events.push((self.id, self.done(Finish::Stop)));
+                return None;
+            }
+            Chosen::Failed(reason) => {
+                events.push((self.id, Event::Failed(Failure::Grammar(reason))));
+                return None;
+            }
+        };
+        if self.request.stop_tokens.contains(&drawn) {
+            events.push((self.id, self.done(Finish::Stop)));
+            return None;
+        }
+        self.tokens.push(drawn);
+        self.chooser.push(drawn);
+        events.push((self.id, Event::Token { id: drawn, logprobs }));
+        if self.length() < self.length_max {
+            return Some(drawn);
+        }
+        events.push((self.id, self.done(Finish::Length)));
+        None
+    }
+
+    /// Whether tokens may be guessed ahead.
+    pub fn drafts(&self) -> bool {
+        self.request.draft
+    }
+
+    /// How it draws.
+    pub fn sampling(&self) -> Sampling {
+        self.request.sampling
+    }
+}
+
+fn hash(sha: &mut Sha256, row: &[f32]) {
+    let mut bytes = [0; 4 * HASH_VALUES];
+    for values in row.chunks(HASH_VALUES) {
+        for (to, value) in bytes.chunks_exact_mut(4).zip(values) {
+            to.copy_from_slice(&value.to_le_bytes());
+        }
+        sha.update(&bytes[..4 * values.len()]);
     }
 }
 
@@ -215,11 +249,11 @@ mod tests {
         let mut reply = Reply::new(RequestId(1), 1, request, 10);
         let logits: Vec<f32> = (0..12).map(|x| x as f32).collect();
         let mut events = Vec::new();
-        assert!(reply.hear(0, &logits[..6], 2, &mut events));
+        assert!(reply.hear(0, &logits[..6], 2, &[], &mut events).is_some());
         assert!(!reply.wants_rows(0, 3) && reply.wants_rows(0, 4));
         // Preempted; its second life takes larger chunks.
-        assert!(reply.hear(0, &logits[..10], 2, &mut events));
-        assert!(!reply.hear(5, &logits[10..], 2, &mut events));
+        assert!(reply.hear(0, &logits[..10], 2, &[], &mut events).is_some());
+        assert!(reply.hear(5, &logits[10..], 2, &[], &mut events).is_none());
         let shown = |event: &(RequestId, Event)| match &event.1 {
             Event::PromptLogits { first, logits } => Some((*first, logits.clone())),
             _ => None,

@@ -3,15 +3,20 @@
 use std::collections::VecDeque;
 
 use arith::base::{Round as RoundNumber, StreamId, TILE_KEYS};
+use wire::limit::WINDOW_ROWS_MAX;
 use wire::plan::{Keep, Op};
 
 use crate::SlotState;
 use crate::cache::{Cache, Caching};
+use crate::draft::Guesses;
 use crate::ledger::Ledger;
 use crate::pace::{Debt, Pace};
 use crate::reply::Reply;
 use crate::stream::{Slot, Stream};
-use crate::{Event, Failure, Finish, Limits, Refusal, Request, RequestId};
+use crate::{
+    DraftJob, Drafting, Event, Failure, Finish, Limits, Outlook, Prices, Refusal, Request,
+};
+use crate::{RequestId, Wanted};
 
 /// Requests in, rounds out, results in, tokens out.
 ///
@@ -36,6 +41,10 @@ pub struct Scheduler {
     pub(crate) debt: Debt,
     pub(crate) ledger: Ledger,
     pub(crate) cache: Cache,
+    drafting: Option<Box<dyn Drafting>>,
+    prices: Prices,
+    /// For the draft head, of the last round that came back.
+    jobs: Vec<DraftJob>,
     submitted: u64,
     cancelled: Vec<StreamId>,
     draining: bool,
@@ -77,7 +86,7 @@ pub(crate) struct Flight {
     /// Its decode rows.
     pub windows: u32,
     /// As [`crate::Round::wanted`].
-    pub wanted: Vec<(StreamId, u32, u32)>,
+    pub wanted: Vec<Wanted>,
     /// Streams whose close or cancel it carries.
     pub ended: Vec<StreamId>,
 }
@@ -109,6 +118,9 @@ impl Scheduler {
             debt: Debt::default(),
             ledger: Ledger::new(pages),
             cache: Cache::new(Caching::OFF),
+            drafting: None,
+            prices: Prices::default(),
+            jobs: Vec::new(),
             submitted: 0,
             cancelled: Vec::new(),
             draining: false,
@@ -125,6 +137,37 @@ impl Scheduler {
     pub fn set_cache(&mut self, caching: Caching) {
         assert!(self.number == 0 && self.cache.len() == 0, "stages hold kept states");
         self.cache = Cache::new(caching);
+    }
+
+    /// From now on new streams have drafters; without a call none has. No drafter that asks for a
+    /// chain may be among them where nobody answers [`Scheduler::draft_jobs`].
+    pub fn set_drafting(&mut self, drafting: Box<dyn Drafting>) {
+        self.drafting = Some(drafting);
+    }
+
+    /// What rounds and guesses were measured to cost, for whoever measures.
+    pub fn prices(&mut self) -> &mut Prices {
+        &mut self.prices
+    }
+
+    /// What the draft head has to do before the next round, with the rows that the last completed
+    /// round brought back. [`Scheduler::drafted`] takes the answer.
+    pub fn draft_jobs(&mut self) -> Vec<DraftJob> {
+        std::mem::take(&mut self.jobs)
+    }
+
+    /// The draft head's guesses for a job's stream.
+    pub fn drafted(&mut self, id: StreamId, tokens: Vec<u32>) {
+        if let Slot::Live(stream) = &mut self.slots[id.0 as usize]
+            && stream.guesses.awaited
+        {
+            stream.guesses.answer(tokens);
+        }
+    }
+
+    pub(crate) fn guesses(&self, reply: &Reply) -> Guesses {
+        let drafting = self.drafting.as_ref().filter(|_| reply.drafts());
+        drafting.map_or_else(Guesses::default, |drafting| Guesses::new(drafting.open()))
     }
 
     /// Most tokens of prompt and reply: the context, or what all the pages hold.
@@ -197,24 +240,57 @@ impl Scheduler {
     ) -> Vec<(RequestId, Event)> {
         let flight = self.flights.pop_front().expect("no round is in flight");
         assert_eq!(flight.number, number, "rounds come back in order");
-        let rows: u32 = flight.wanted.iter().map(|(_, _, rows)| rows).sum();
-        assert_eq!(logits.len(), rows as usize * vocab, "rows of {number}");
+        let heads: u32 = flight.wanted.iter().map(|wanted| wanted.heads).sum();
+        assert_eq!(logits.len(), heads as usize * vocab, "rows of {number}");
         for id in flight.ended {
             self.slots[id.0 as usize] = Slot::Free;
         }
-        let (mut events, mut rest) = (Vec::new(), logits);
-        for (id, first, rows) in flight.wanted {
-            let (own, after) = rest.split_at(rows as usize * vocab);
-            rest = after;
+        let (mut events, mut rest, mut at) = (Vec::new(), logits, 0);
+        self.jobs.clear();
+        for wanted in flight.wanted {
+            let (own, after) = rest.split_at(wanted.heads as usize * vocab);
+            (rest, at) = (after, at + wanted.rows as usize);
+            let id = wanted.id;
             let Slot::Live(stream) = &mut self.slots[id.0 as usize] else {
                 continue; // cancelled or preempted meanwhile
             };
-            if !stream.reply.hear(first, own, vocab, &mut events) {
+            if !stream.hear(&wanted, own, vocab, &mut events) {
                 let op = if self.in_flight(id) { Op::Cancel } else { Op::Close };
                 self.end(id, op);
+                continue;
             }
+            self.guess(&wanted, at - wanted.rows as usize);
         }
         events
+    }
+
+    /// Has a stream's drafters fill its next window, and its draft head take its rows in, which
+    /// came back from place `at` on.
+    fn guess(&mut self, wanted: &Wanted, at: usize) {
+        let beside = self.beside(wanted.id);
+        let window_rows_max = self.limits.chunk_rows_max.min(WINDOW_ROWS_MAX);
+        let Slot::Live(stream) = &mut self.slots[wanted.id.0 as usize] else { return };
+        let absorbs = stream.guesses.absorbs();
+        let mut chain = 0;
+        if stream.left() == 1 && !stream.in_prompt() {
+            let room = stream.reply.rows_max() - stream.next();
+            let most = room.min(window_rows_max) - 1;
+            let (tokens, prices) = (&stream.reply.tokens, &self.prices);
+            if most > 0 {
+                chain = stream.guesses.ask(&Outlook { tokens, most, beside, prices });
+            }
+        }
+        assert!(absorbs || chain == 0, "a chain wants its rows taken in");
+        if absorbs {
+            self.jobs.push(stream.job(wanted, at, chain));
+        }
+    }
+
+    /// Rows that ride beside a stream's window, about: a share of the other decoding streams.
+    fn beside(&self, id: StreamId) -> u32 {
+        let others = self.live().filter(|s| s.state.id != id && !s.in_prompt());
+        let rows: u32 = others.map(|s| s.state.rows.clamp(1, WINDOW_ROWS_MAX)).sum();
+        rows / self.pace.groups(self.limits.depth)
     }
 
     /// The ring broke: every request fails, the stages forget every stream, and rounds count from
@@ -237,6 +313,7 @@ impl Scheduler {
         self.cancelled.clear();
         self.ledger = Ledger::new(self.limits.pages);
         self.cache = Cache::new(self.cache.caching());
+        self.jobs.clear();
         replies.sort_by_key(|reply| reply.age);
         Carried(replies)
     }

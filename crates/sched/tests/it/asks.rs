@@ -10,6 +10,7 @@ pub const VOCAB: usize = 24;
 pub const STOP: u32 = 3;
 
 /// A small deterministic generator.
+#[derive(Debug)]
 pub struct Rng(pub u64);
 
 pub fn mix(mut x: u64) -> u64 {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use arith::base::{Generation, Round as RoundNumber, StreamId};
+use sched::Wanted;
 use sched::{Event, Failure, Finish, Limits, Refusal, Request, RequestId, Round, Scheduler};
 use wire::plan::{Entry, Mode, Op, Plan, Want};
 
@@ -36,7 +37,12 @@ pub fn round(
     tokens: Vec<u32>,
     wanted: &[(u32, u32, u32)],
 ) -> Round {
-    let wanted = wanted.iter().map(|w| (StreamId(w.0), w.1, w.2));
+    let wanted = wanted.iter().map(|&(id, first, rows)| Wanted {
+        id: StreamId(id),
+        first,
+        rows,
+        heads: rows,
+    });
     Round {
         number: RoundNumber(number),
         plan: Plan { mode, entries, ..Plan::default() },
@@ -80,8 +86,7 @@ impl Desk {
     /// Completes a round; each wanted row draws by `row`, given its stream.
     fn back(&mut self, round: &Round, row: impl Fn(u32) -> [f32; 3]) {
         let rows = round.wanted.iter();
-        let logits: Vec<f32> =
-            rows.flat_map(|(id, _, rows)| row(id.0).repeat(*rows as usize)).collect();
+        let logits: Vec<f32> = rows.flat_map(|w| row(w.id.0).repeat(w.heads as usize)).collect();
         for (id, event) in self.sched.complete(round.number, &logits, 3) {
             self.events.entry(id.0).or_default().push(event);
         }
@@ -162,7 +167,7 @@ fn a_reply_left_out_once_rides_next_although_fewer_run_then() {
     let one = desk.issue();
     assert_eq!(one.wanted.len(), 2);
     desk.back(&one, |_| ONE);
-    let ids: Vec<u32> = desk.issue().wanted.iter().map(|w| w.0.0).collect();
+    let ids: Vec<u32> = desk.issue().wanted.iter().map(|w| w.id.0).collect();
     assert_eq!(ids, [2, 3]);
 }
 
@@ -176,7 +181,7 @@ fn a_long_prompt_leaves_running_replies_a_row_in_every_round() {
     let mut rounds = 0;
     while desk.done(2).is_none() {
         let round = desk.issue();
-        assert_eq!(round.wanted[0].0, StreamId(0), "round {}", round.number);
+        assert_eq!(round.wanted[0].id, StreamId(0), "round {}", round.number);
         desk.back(&round, |_| ONE);
         rounds += 1;
     }

@@ -25,7 +25,7 @@ fn remove(round: &mut Round, which: fn(&Entry) -> bool) -> bool {
     let entry = round.plan.entries.remove(at);
     let tokens = before as usize..(before + entry.rows) as usize;
     round.tokens.drain(tokens);
-    round.wanted.retain(|wanted| wanted.0 != entry.id);
+    round.wanted.retain(|wanted| wanted.id != entry.id);
     true
 }
 
@@ -49,6 +49,14 @@ const FAULTS: &[Fault] = &[
         |round| {
             let entry = find(round, |e| e.accepted > 0);
             entry.map(|e| e.accepted -= 1).is_some()
+        },
+        &["Accepted"],
+    ),
+    (
+        // A draft stays though it differs.
+        |round| {
+            let entry = find(round, |e| e.op == Op::Continue && e.accepted > 0);
+            entry.map(|e| (e.accepted, e.first) = (e.accepted + 1, e.first + 1)).is_some()
         },
         &["Accepted"],
     ),
@@ -101,8 +109,10 @@ const FAULTS: &[Fault] = &[
     ),
     (
         |round| {
-            let last = round.tokens.last_mut();
-            last.map(|token| *token += 1).is_some()
+            let at = round.plan.entries.iter().position(|e| e.op == Op::Continue && e.rows > 0);
+            let rows = at.map(|at| round.plan.entries[..at].iter().map(|e| e.rows as usize).sum());
+            let token = rows.and_then(|rows: usize| round.tokens.get_mut(rows));
+            token.map(|token| *token += 1).is_some()
         },
         &["OtherTokens"],
     ),
@@ -154,7 +164,7 @@ fn model(limits: Limits, asks: u32) -> Model {
     let mut model = Model::new(limits);
     for name in NAMES + 1..=NAMES + asks {
         let ask = Ask::new(name, request(name, 2, 4), false, limits.context_max);
-        let watched = Watched { known: ask.prompt(), shown: 0, over: false, ask };
+        let watched = Watched { known: ask.prompt(), shown: 0, absorbs: false, over: false, ask };
         model.watched.insert(name, watched);
     }
     model

@@ -6,6 +6,7 @@ extern crate baton_sched as sched;
 mod asks;
 mod chosen;
 mod faults;
+mod guesses;
 mod model;
 mod pace;
 mod world;

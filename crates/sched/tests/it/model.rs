@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sched::{Limits, Round, SlotState};
+use sched::{DraftJob, Limits, Round, SlotState, Wanted};
+use wire::limit::WINDOW_ROWS_MAX;
 use wire::plan::{Entry, Mode, Op, Plan, Want};
 
 use crate::asks::{Ask, absorb, logits};
@@ -19,6 +20,8 @@ pub struct Watched {
     pub known: u32,
     /// Prompt rows whose logits came out.
     pub shown: u32,
+    /// Its rows go to the draft head, until that is let go.
+    pub absorbs: bool,
     /// It has ended, or was cancelled.
     pub over: bool,
 }
@@ -29,6 +32,8 @@ struct Held {
     generation: u32,
     first: u32,
     rows: u32,
+    /// Rows of the last window that stay: its drafts are those that the reply alone has.
+    kept: u32,
     /// The state after each position, as a KV cache holds it.
     states: Vec<u64>,
     /// A row was computed that a token is drawn from: what follows is decoding.
@@ -44,6 +49,7 @@ struct Held {
 pub struct Returned {
     pub number: u64,
     pub logits: Vec<f32>,
+    pub wanted: Vec<Wanted>,
     ended: Vec<u32>,
 }
 
@@ -112,6 +118,11 @@ impl Model {
         self.held.iter().map(state).collect()
     }
 
+    /// Whose stream it is.
+    pub fn name(&self, id: arith::base::StreamId) -> u32 {
+        self.held[&id.0].name
+    }
+
     /// Checks a round and executes it.
     pub fn execute(&mut self, round: &Round) -> Verdict {
         let plan = &round.plan;
@@ -128,15 +139,20 @@ impl Model {
         rule(rows > 0 || plan.entries.iter().any(ends), "Useless", plan)?;
         self.check_absent(&ids)?;
         self.issued += 1;
-        let mut returned = Returned { number: self.issued, logits: Vec::new(), ended: Vec::new() };
-        let (mut at, mut wanted, mut prompt) = (0, Vec::new(), false);
+        let mut returned = Returned {
+            number: self.issued,
+            logits: Vec::new(),
+            wanted: Vec::new(),
+            ended: Vec::new(),
+        };
+        let (mut at, mut prompt) = (0, false);
         for entry in &plan.entries {
             let tokens = &round.tokens[at..at + entry.rows as usize];
             at += tokens.len();
             match entry.op {
                 Op::Close | Op::Cancel => self.end(entry, &mut returned)?,
                 Op::Open | Op::Continue => {
-                    prompt |= self.advance(entry, tokens, &mut returned, &mut wanted)?;
+                    prompt |= self.advance(entry, tokens, &mut returned)?;
                 }
                 Op::Resume => return Err("Resume: nothing was kept".into()),
             }
@@ -145,8 +161,7 @@ impl Model {
         let used: u32 = self.table().iter().map(|state| state.pages).sum();
         rule(used <= self.limits.pages, "Pages", used)?;
         rule((plan.mode == Mode::Prompt) == prompt, "Mode", plan.mode)?;
-        let named: Vec<_> = round.wanted.iter().map(|w| (w.0.0, w.1, w.2)).collect();
-        rule(named == wanted, "Wanted", (named, wanted))?;
+        rule(round.wanted == returned.wanted, "Wanted", (&round.wanted, &returned.wanted))?;
         self.check_fair(plan.entries.as_slice())?;
         let payload = plan.encode().map_err(|fault| format!("Wire: {fault}"))?;
         rule(Plan::decode(&payload).as_ref() == Ok(plan), "Wire", plan)?;
@@ -188,7 +203,6 @@ impl Model {
         entry: &Entry,
         tokens: &[u32],
         returned: &mut Returned,
-        wanted: &mut Vec<(u32, u32, u32)>,
     ) -> Result<bool, String> {
         let id = entry.id.0;
         if entry.op == Op::Open {
@@ -200,7 +214,7 @@ impl Model {
         rule(entry.resume == 0 && entry.parents.is_none(), "Chain", entry)?;
         let known = !held.decode || held.round <= self.completed;
         rule(held.rows == 0 || known, "OutcomeUnknown", entry)?;
-        rule(entry.accepted == held.rows, "Accepted", entry)?;
+        rule(entry.accepted == held.kept, "Accepted", entry)?;
         rule(entry.rows > 0 || held.rows > 0, "Nothing", entry)?;
         let position = held.first + entry.accepted;
         rule(entry.first == position, "Position", entry)?;
@@ -209,9 +223,16 @@ impl Model {
         rule(end <= self.limits.context_max, "Context", entry)?;
         let watched = self.watched.get_mut(&held.name).unwrap();
         rule(!watched.over, "RowsAfterEnd", entry)?;
-        rule(end <= watched.known, "FutureToken", entry)?;
-        let own = &watched.ask.tokens[position as usize..end as usize];
-        rule(own == tokens, "OtherTokens", (own, tokens))?;
+        let drafts = if held.drawn { end.saturating_sub(watched.known) } else { 0 };
+        let known = end - drafts;
+        rule(known <= watched.known, "FutureToken", entry)?;
+        rule(drafts == 0 || watched.ask.request.draft, "Uncalled", entry)?;
+        let own = &watched.ask.tokens[position as usize..known as usize];
+        let (first, ahead) = tokens.split_at(own.len());
+        rule(own == first, "OtherTokens", (own, tokens))?;
+        let truth = watched.ask.tokens[known as usize..].iter();
+        let right = ahead.iter().zip(truth).take_while(|(a, b)| a == b).count();
+        held.kept = (own.len() + right) as u32;
         held.generation += 1;
         held.first = position;
         held.rows = entry.rows;
@@ -222,27 +243,31 @@ impl Model {
         }
         let prompt = entry.rows > 0 && !held.drawn;
         held.decode = held.drawn;
-        rule(!held.decode || entry.rows <= 1, "WindowRows", entry)?;
+        rule(!held.decode || entry.rows - drafts <= 1, "WindowRows", entry)?;
+        rule(!held.decode || entry.rows <= WINDOW_ROWS_MAX, "WindowRows", entry)?;
         if entry.rows > 0 {
             held.round = self.issued;
         }
-        let draws = entry.rows > 0 && end == watched.known;
+        let draws = entry.rows > 0 && end >= watched.known;
         held.drawn |= draws;
         let unseen = position.max(watched.shown) < end.min(watched.ask.prompt());
-        let want = match (watched.ask.request.prompt_logits && unseen, draws) {
-            (true, _) => Want::All,
-            (false, true) => Want::Last,
-            (false, false) => Want::None,
+        let shows = watched.ask.request.prompt_logits && unseen;
+        let (want, heads) = match (shows, watched.absorbs && prompt && entry.rows > 0, draws) {
+            _ if shows || drafts > 0 => (Want::All, entry.rows),
+            (_, true, _) if entry.rows > 1 => (Want::All, u32::from(draws)),
+            (_, true, _) | (_, _, true) => (Want::Last, u32::from(draws)),
+            _ => (Want::None, 0),
         };
         rule(entry.want == want, "Want", (entry, want))?;
-        let first = match want {
-            Want::None => end,
-            Want::Last => end - 1,
-            Want::All => position,
+        let rows = match want {
+            Want::None => 0,
+            Want::Last => 1,
+            Want::All => entry.rows,
         };
-        if first < end {
-            wanted.push((id, first, end - first));
+        if rows > 0 {
+            returned.wanted.push(Wanted { id: entry.id, first: end - rows, rows, heads });
         }
+        let first = end - heads;
         for state in &held.states[first as usize..end as usize] {
             returned.logits.extend(logits(*state, watched.ask.fragile));
         }
@@ -265,6 +290,7 @@ impl Model {
             generation: 0,
             first: 0,
             rows: 0,
+            kept: 0,
             states: Vec::new(),
             drawn: false,
             decode: false,
@@ -275,12 +301,33 @@ impl Model {
         Ok(())
     }
 
+    /// Rows for the draft head: those that stay, of rows that came back, with the tokens after them.
+    pub fn check_job(&self, job: &DraftJob, back: &[Wanted]) -> Verdict {
+        let held = self.held.get(&job.id.0).ok_or("OtherStream: a job")?;
+        let watched = &self.watched[&held.name];
+        let mut at = 0;
+        let mut place = None;
+        for wanted in back {
+            if wanted.id == job.id {
+                place = Some((wanted, at));
+            }
+            at += wanted.rows as usize;
+        }
+        let (wanted, at) = place.ok_or("OtherRows: a job of none")?;
+        rule(watched.absorbs && job.first == wanted.first, "OtherRows", job)?;
+        let rows = job.rows.len() as u32;
+        let stays = held.first != wanted.first || rows == held.kept;
+        rule(stays && rows <= wanted.rows && job.rows.start == at, "OtherRows", job)?;
+        let after = (job.first + 1) as usize..(job.first + rows + 1) as usize;
+        rule(watched.ask.tokens.get(after) == Some(&job.tokens), "OtherTokens", job)
+    }
+
     /// Nobody who has rows to compute is left out for long.
     fn check_fair(&mut self, entries: &[Entry]) -> Verdict {
         let streams = self.held.len() as u32;
         for (id, held) in &mut self.held {
             let rows = entries.iter().any(|e| e.id.0 == *id && e.rows > 0);
-            let ready = held.first + held.rows < self.watched[&held.name].known;
+            let ready = held.first + held.kept < self.watched[&held.name].known;
             if rows || !ready {
                 held.left_out = 0;
                 continue;

@@ -89,7 +89,7 @@ impl Clocked {
             return;
         }
         let (round, _) = self.flying.pop_front().unwrap();
-        let rows: u32 = round.wanted.iter().map(|wanted| wanted.2).sum();
+        let rows: u32 = round.wanted.iter().map(|wanted| wanted.rows).sum();
         let logits = [0.0, 1.0, 0.0].repeat(rows as usize);
         for (id, event) in self.sched.complete(round.number, &logits, 3) {
             match event {

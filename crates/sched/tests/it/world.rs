@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use sched::Wanted;
 use sched::{Event, Failure, Finish, Limits, Line, Pace, Refusal, RequestId, Round, Scheduler};
 
 use crate::asks::{Ask, Ending, NAMES, Rng, VOCAB};
+use crate::guesses::{Answers, Oracles, guesses};
 use crate::model::{Model, Watched};
 
 /// What a run met, so that tests can demand that they met enough.
@@ -20,6 +22,10 @@ pub struct Met {
     pub failed_all: u32,
     pub carried: u32,
     pub settles_alone: u32,
+    pub drafted: u64,
+    pub accepted: u64,
+    pub chains: u32,
+    pub longest: u32,
     pub deepest: usize,
 }
 
@@ -35,6 +41,8 @@ pub struct World {
     running: Vec<u32>,
     prompt_logits: BTreeMap<u32, Vec<f32>>,
     asked: u32,
+    oracles: Option<Oracles>,
+    answers: Answers,
     pub met: Met,
 }
 
@@ -70,6 +78,11 @@ impl World {
             sched.set_pace(pace);
             model.is_paced = true;
         }
+        let (answers, chains) = (Answers::default(), rng.chance(50));
+        let oracles = rng.chance(70).then(|| Oracles { answers: answers.clone(), chains });
+        if let Some(oracles) = &oracles {
+            sched.set_drafting(Box::new(oracles.clone()));
+        }
         Self {
             rng,
             sched,
@@ -78,6 +91,8 @@ impl World {
             running: Vec::new(),
             prompt_logits: BTreeMap::new(),
             asked: 0,
+            oracles,
+            answers,
             met: Met::default(),
         }
     }
@@ -114,7 +129,10 @@ impl World {
         match verdict {
             Ok(()) => {
                 self.running.push(name);
-                let watched = Watched { known: ask.prompt(), shown: 0, over: false, ask };
+                self.answers.lock().unwrap().insert(name, ask.tokens.clone());
+                let absorbs = self.oracles.as_ref().is_some_and(|oracles| oracles.chains);
+                let absorbs = absorbs && ask.request.draft;
+                let watched = Watched { known: ask.prompt(), shown: 0, absorbs, over: false, ask };
                 self.model.watched.insert(name, watched);
             }
             Err(Refusal::TooLong { .. }) if ask.prompt() >= context_max => self.met.too_long += 1,
@@ -173,6 +191,9 @@ impl World {
         self.met.preemptions += preemptions;
         self.sched = Scheduler::new(self.limits);
         self.model.reset();
+        if let Some(oracles) = &self.oracles {
+            self.sched.set_drafting(Box::new(oracles.clone()));
+        }
         assert_eq!(self.sched.adopt(carried), []);
         self.met.carried += 1;
     }
@@ -193,7 +214,10 @@ impl World {
         }
         self.met.rounds += 1;
         let alone = round.plan.entries.iter();
-        self.met.settles_alone += alone.filter(|e| e.rows == 0 && e.accepted > 0).count() as u32;
+        self.met.settles_alone +=
+            alone.clone().filter(|e| e.rows == 0 && e.accepted > 0).count() as u32;
+        let longest = alone.clone().filter(|e| e.rows > 0 && e.first > 200).map(|e| e.rows).max();
+        self.met.longest = self.met.longest.max(longest.unwrap_or(0));
         self.met.deepest = self.met.deepest.max(self.model.flights.len());
         Ok(())
     }
@@ -206,6 +230,22 @@ impl World {
         let number = arith::base::Round(returned.number);
         for (id, event) in self.sched.complete(number, &returned.logits, VOCAB) {
             self.hear(id.0 as u32, event)?;
+        }
+        self.draft(&returned.wanted)
+    }
+
+    /// The draft head's part of a round that came back.
+    fn draft(&mut self, back: &[Wanted]) -> Result<(), String> {
+        for job in self.sched.draft_jobs() {
+            self.model.check_job(&job, back)?;
+            if job.chain > 0 {
+                let name = self.model.name(job.id);
+                let length = (job.first as usize + job.tokens.len()) + 1;
+                let known = self.answers.lock().unwrap()[&name][..length].to_vec();
+                let tokens = guesses(&self.answers, &mut self.rng, &known, job.chain);
+                self.sched.drafted(job.id, tokens);
+                self.met.chains += 1;
+            }
         }
         Ok(())
     }
@@ -232,7 +272,17 @@ impl World {
                 self.prompt_logits.entry(name).or_default().extend(logits);
                 return Ok(());
             }
-            Event::Done { finish, prompt_tokens, reply_tokens, logits_sha256, .. } => {
+            Event::Done {
+                finish,
+                prompt_tokens,
+                reply_tokens,
+                logits_sha256,
+                drafted,
+                accepted,
+            } => {
+                assert!(accepted <= drafted && (drafted == 0 || ask.request.draft));
+                self.met.drafted += u64::from(drafted);
+                self.met.accepted += u64::from(accepted);
                 assert_eq!(prompt_tokens, ask.prompt());
                 assert_eq!(prompt_tokens + reply_tokens, watched.known);
                 assert_eq!(logits_sha256, ask.sha);
@@ -294,6 +344,10 @@ fn every_random_workload_ends_as_its_requests_alone_would() {
         all.failed_all += met.failed_all;
         all.carried += met.carried;
         all.settles_alone += met.settles_alone;
+        all.drafted += met.drafted;
+        all.accepted += met.accepted;
+        all.chains += met.chains;
+        all.longest = all.longest.max(met.longest);
         all.deepest = all.deepest.max(met.deepest);
     }
     println!("{all:?}");
@@ -308,6 +362,9 @@ fn every_random_workload_ends_as_its_requests_alone_would() {
         all.carried > 50,
         all.settles_alone > 1000,
         all.deepest == 4,
+        all.drafted > 20_000 && all.accepted > all.drafted / 3,
+        all.drafted - all.accepted > 5000,
+        all.chains > 5000,
     ];
-    assert_eq!(enough, [true; 10], "{all:?}");
+    assert_eq!(enough, [true; 13], "{all:?}");
 }
