@@ -15,7 +15,7 @@ use ring::follow::Follower;
 use ring::head::Driver;
 use ring::join::Join;
 use ring::lead::{Leader, ModelFacts};
-use sched::Caching;
+use sched::{Caching, Drafters};
 use sha2::{Digest, Sha256};
 use stage::{Stage, StageConfig};
 use weights::Checkpoint;
@@ -64,6 +64,8 @@ pub struct Settings {
     pub queue: u32,
     /// Memory of each rank for kept prompts, in GiB; `None` for what is free anyway.
     pub prompt_cache_gib: Option<f64>,
+    /// Who guesses tokens ahead.
+    pub drafters: Drafters,
     /// Boundary through the wire codec after every layer (one process).
     pub loop_mode: bool,
     /// A defect in one rank, to see checks turn red.
@@ -85,6 +87,7 @@ impl Default for Settings {
             continue_s: 0,
             queue: 64,
             prompt_cache_gib: Some(0.0),
+            drafters: Drafters { copy: true, mtp: true },
             loop_mode: false,
             #[cfg(test)]
             fault: None,
@@ -357,6 +360,7 @@ impl Model {
             times: BootTimes::default(),
             queue_max: self.settings.queue,
             caching: self.caching(),
+            drafters: self.settings.drafters,
             canary,
             join,
             driver,

@@ -6,8 +6,8 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use arith::base::{Epoch, Rank};
-use sched::{Caching, Event as Heard, Refusal, RequestId};
-use stage::{Engine, Input};
+use sched::{Caching, DraftJob, Drafters, Event as Heard, Refusal, RequestId};
+use stage::{Chain, Engine, Input, StageError};
 use tokio::sync::oneshot;
 use wire::control::{Describe, Shapes};
 use wire::layout::Layout;
@@ -39,6 +39,8 @@ pub struct Leader<J> {
     pub times: BootTimes,
     /// Most requests waiting.
     pub queue_max: u32,
+    /// Who guesses tokens ahead; the draft head only where the engine has one.
+    pub drafters: Drafters,
     /// The token that proves the ring before it serves.
     pub canary: Canary,
     /// What is kept of prompts for later ones.
@@ -86,6 +88,7 @@ impl<J: Join> Leader<J> {
             times: self.times,
             queue_max: self.queue_max,
             caching: self.caching,
+            drafters: Drafters { mtp: self.drafters.mtp && engine.drafts(), ..self.drafters },
             waits: !self.patience.is_zero(),
             hidden: engine.hidden(),
             vocab: engine.vocab(),
@@ -167,8 +170,7 @@ impl<J: Join> Desk<'_, J> {
             }
             Want::Compute(work) => {
                 self.publish();
-                let (values, held) = self.compute(&work)?;
-                self.core.computed(self.start.elapsed(), values, held);
+                self.compute(&work)?;
                 Ok(Vec::new())
             }
             Want::Carried => {
@@ -212,17 +214,25 @@ impl<J: Join> Desk<'_, J> {
         }
     }
 
-    fn compute(&mut self, work: &Action) -> Result<(Vec<f32>, Vec<bool>), RingError> {
+    fn compute(&mut self, work: &Action) -> Result<(), RingError> {
+        let failed = |error| RingError::Stage { rank: Rank(0), error };
         let mut values = Vec::new();
         let done = match work {
             Action::Stage { plan, rows: Rows::Tokens(tokens), .. } => {
                 self.engine.step(plan, Input::Tokens(tokens), &mut values)
             }
             Action::Head { rows, .. } => self.engine.logits(rows, &mut values),
+            Action::Draft { jobs, rows } => {
+                let guesses = guess(self.engine, jobs, rows).map_err(failed)?;
+                self.core.drafted(self.start.elapsed(), guesses);
+                return Ok(());
+            }
             other => unreachable!("rank 0's device has no {other:?}"),
         };
-        done.map_err(|error| RingError::Stage { rank: Rank(0), error })?;
-        Ok((values, self.engine.held().to_vec()))
+        done.map_err(failed)?;
+        let held = self.engine.held().to_vec();
+        self.core.computed(self.start.elapsed(), values, held);
+        Ok(())
     }
 
     /// The epoch is over, or could not begin.
@@ -292,7 +302,7 @@ impl<J: Join> Desk<'_, J> {
             Action::Stop(origin, reason) => self.links().stop(origin, &reason),
             Action::Close => self.links().outbound.close(),
             Action::Reset => self.engine.reset(),
-            Action::Stage { .. } | Action::Head { .. } => {
+            Action::Stage { .. } | Action::Head { .. } | Action::Draft { .. } => {
                 unreachable!("the device's work is asked for")
             }
         }
@@ -324,6 +334,23 @@ impl<J: Join> Desk<'_, J> {
             pages,
         });
     }
+}
+
+/// Has the draft head do its jobs; it draws as each stream does.
+fn guess(
+    engine: &mut dyn Engine,
+    jobs: &[DraftJob],
+    rows: &[f32],
+) -> Result<Vec<Vec<u32>>, StageError> {
+    let chain = |job| {
+        let DraftJob { id, first, rows, tokens, chain, sampling: _ } = job;
+        Chain { id: *id, first: *first, rows: rows.clone(), tokens, length: *chain }
+    };
+    let chains: Vec<Chain<'_>> = jobs.iter().map(chain).collect();
+    let mut pick = |at: usize, position: u32, logits: &[f32]| {
+        sched::sample::draw(logits, &jobs[at].sampling, position)
+    };
+    engine.draft(&chains, rows, &mut pick)
 }
 
 fn new_epoch() -> Result<Epoch, RingError> {

@@ -10,14 +10,14 @@
 //!
 //! In an epoch a rank has three sides. The receiving one hands each frame over as it comes, also
 //! while a round is at work; rounds wait in order, at most the agreed depth of them, and a cancel
-//! among them is heard at once. The device does one thing at a time: after a [`Action::Stage`] or
-//! [`Action::Head`] no other comes before its [`Event::Computed`]. What is to be sent is handed to
-//! the sending side, which works on its own.
+//! among them is heard at once. The device does one thing at a time: after a [`Action::Stage`],
+//! [`Action::Head`] or [`Action::Draft`] no other comes before its [`Event::Computed`] or
+//! [`Event::Drafted`]. What is to be sent is handed to the sending side, which works on its own.
 
 use std::time::Duration;
 
 use arith::base::{Rank, Round, StreamId};
-use sched::{Event as Heard, Failure, Refusal, Request, RequestId};
+use sched::{DraftJob, Event as Heard, Failure, Refusal, Request, RequestId};
 use wire::control::Agree;
 use wire::frame::Frame;
 use wire::plan::Plan;
@@ -54,6 +54,8 @@ pub enum Event {
         /// As [`stage::Engine::held`] after a stage's work.
         held: Vec<bool>,
     },
+    /// The device is done with the last [`Action::Draft`]: the guesses of each job.
+    Drafted(Vec<Vec<u32>>),
     /// Requests or cancels were made: rank 0 looks for something to do.
     Look,
 }
@@ -84,7 +86,7 @@ pub enum Want {
     Sleep(Option<Now>),
     /// Room in the stage and the link for the agreed shapes: `prepared`.
     Prepare(Agree),
-    /// A [`Action::Stage`] or [`Action::Head`] done: `computed`.
+    /// A [`Action::Stage`] or [`Action::Head`] done: `computed`; a [`Action::Draft`]: `drafted`.
     Compute(Action),
     /// Rank 0: what waits in the [`Patience`]: [`Leading::resume`].
     Carried,
@@ -122,6 +124,13 @@ pub enum Action {
         /// The round that they are of.
         round: Round,
         /// Values.
+        rows: Vec<f32>,
+    },
+    /// Rank 0: gives the device rows that came back for its draft head.
+    Draft {
+        /// What each stream asks of it.
+        jobs: Vec<DraftJob>,
+        /// All rows of the round that came back.
         rows: Vec<f32>,
     },
     /// Rank 0: what a request's owner hears.

@@ -1,5 +1,7 @@
 //! The contract between a stage and whoever drives it.
 
+use std::ops::Range;
+
 use arith::base::StreamId;
 use wire::plan::Plan;
 
@@ -39,6 +41,24 @@ impl Input<'_> {
     }
 }
 
+/// What the draft head does for one stream: takes rows in, then guesses a chain of tokens.
+#[derive(Clone, Debug)]
+pub struct Chain<'a> {
+    /// The stream.
+    pub id: StreamId,
+    /// Position of its first row.
+    pub first: u32,
+    /// Its rows among the given ones, as they came back from the last stage.
+    pub rows: Range<usize>,
+    /// The token after each of them.
+    pub tokens: &'a [u32],
+    /// Tokens to guess behind the last of `tokens`; 0 only takes the rows in.
+    pub length: u32,
+}
+
+/// Draws a guess: the chain's place among the given ones, the token's position, its logits.
+pub type Pick<'a> = &'a mut dyn FnMut(usize, u32, &[f32]) -> u32;
+
 /// A stage as the ring drives it, whatever its backend and family.
 pub trait Engine: Send {
     /// Width of a boundary row.
@@ -52,6 +72,21 @@ pub trait Engine: Send {
     -> Result<(), StageError>;
     /// Rank 0: final norm and head of rows that came back; `out` becomes `rows * vocab` logits.
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError>;
+    /// Whether this rank holds a draft head.
+    fn drafts(&self) -> bool {
+        false
+    }
+    /// Rank 0, with a draft head: takes rows in and guesses; the tokens of each chain. `rows` are
+    /// `hidden` values each. Guesses move no byte of a reply.
+    fn draft(
+        &mut self,
+        chains: &[Chain<'_>],
+        rows: &[f32],
+        pick: Pick<'_>,
+    ) -> Result<Vec<Vec<u32>>, StageError> {
+        let _ = (rows, pick);
+        Ok(vec![Vec::new(); chains.len()])
+    }
     /// The stream's rows in later plans are computed as zeros, until its cancel or close entry.
     fn skip(&mut self, id: StreamId);
     /// Forgets every stream (a new epoch); weights stay.

@@ -14,7 +14,7 @@ use wire::plan::Plan;
 
 use crate::fault::missed_rollback;
 use crate::slots::{Effects, KeepEffect, Settled, Slots};
-use crate::{Engine, Fault, Input, Shapes, SlotState, StageError};
+use crate::{Chain, Engine, Fault, Input, Pick, Shapes, SlotState, StageError};
 
 /// What a [`Fake`] pretends to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,6 +222,35 @@ impl Engine for Fake {
             out[start + (state % self.config.vocab as u64) as usize] += 1.0;
         }
         Ok(())
+    }
+
+    fn drafts(&self) -> bool {
+        self.config.ends
+    }
+
+    /// Guesses by a hash of the last row: right once in a vocabulary.
+    fn draft(
+        &mut self,
+        chains: &[Chain<'_>],
+        rows: &[f32],
+        pick: Pick<'_>,
+    ) -> Result<Vec<Vec<u32>>, StageError> {
+        let hidden = self.config.hidden;
+        let guesses = chains.iter().enumerate().map(|(at, chain)| {
+            assert_eq!(chain.rows.len(), chain.tokens.len(), "a token after each row");
+            assert!(self.slots.pages(chain.id).is_some(), "rows of an open stream");
+            let last = chain.rows.end - 1;
+            let seed = digest(&rows[last * hidden..(last + 1) * hidden], 2);
+            let after = chain.first + chain.tokens.len() as u32 + 1;
+            let guess = |i: u32| {
+                let seed = step(seed, i.into());
+                let ids = 0..self.config.vocab as u64;
+                let logits: Vec<f32> = ids.map(|id| value(step(seed, id))).collect();
+                pick(at, after + i, &logits)
+            };
+            (0..chain.length).map(guess).collect()
+        });
+        Ok(guesses.collect())
     }
 
     fn skip(&mut self, id: StreamId) {

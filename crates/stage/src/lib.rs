@@ -11,7 +11,7 @@ pub mod model;
 pub mod slots;
 mod stage;
 
-pub use engine::{Engine, Input, Shapes, SlotState};
+pub use engine::{Chain, Engine, Input, Pick, Shapes, SlotState};
 pub use error::StageError;
 pub use fake::{Fake, FakeConfig};
 pub use fault::Fault;

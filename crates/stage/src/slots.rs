@@ -100,6 +100,11 @@ impl Slots {
         if slot.rows > 0 { Some(track.to) } else { track.from }
     }
 
+    /// The KV pages of an open stream, and its slot.
+    pub fn pages(&self, id: StreamId) -> Option<(Arc<[u32]>, u32)> {
+        self.slots.get(&id).map(|slot| (slot.pages.clone(), slot.index))
+    }
+
     /// Marks the stream's rows as skipped, until its cancel or close. The stream need not be open:
     /// the hint overtakes plans.
     pub fn skip(&mut self, id: StreamId) {

@@ -91,6 +91,7 @@ impl Case {
         Request {
             prompt: (0..self.prompt).map(|i| 1 + i * 7 % 1000).collect(),
             max_tokens: self.tokens_max(chunk),
+            draft: false,
             cached: false,
             ..Request::default()
         }

@@ -81,7 +81,7 @@ impl Follow {
             }
             Event::Frame(frame) => self.frame(frame)?,
             Event::Computed { values, held } => self.computed(&values, &held, &mut actions)?,
-            Event::Look => {}
+            Event::Look | Event::Drafted(_) => {}
         }
         if self.at_work.is_none()
             && let Some(mut item) = self.waiting.pop_front()

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use arith::base::{Epoch, Rank, Round as Number};
+use arith::base::{Epoch, Rank, Round as Number, StreamId};
 use sched::{Limits, Refusal, Request, RequestId, Round, Scheduler};
 use wire::cancel::Cancel;
 use wire::control::Agree;
 use wire::frame::{Frame, Kind};
-use wire::plan::Plan;
+use wire::plan::{Mode, Plan};
 
 use super::timing::Timing;
 use super::{Action, Event, Now, Rows, Stepped};
@@ -49,13 +49,15 @@ pub struct Lead {
 }
 
 /// What rank 0's device does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Device {
     Idle,
     /// The newest flight, since then.
     Stage(Now),
     /// The oldest flight's rows.
     Head,
+    /// Jobs of the draft head, since then: their streams, and the tokens that they guess in all.
+    Draft(Now, Vec<StreamId>, u32),
 }
 
 /// One round in the air.
@@ -75,8 +77,8 @@ enum Back {
     Nothing,
     Plan,
     Rows(Vec<f32>),
-    /// Everything, and its rows are on the device.
-    Taken,
+    /// Everything; rows that are on the device.
+    Taken(Vec<f32>),
 }
 
 impl Lead {
@@ -128,10 +130,11 @@ impl Lead {
 
     /// The round on the device (0 when idle) and the rounds done.
     pub fn progress(&self) -> (Number, u64) {
-        let at_work = match self.device {
+        let at_work = match &self.device {
             Device::Idle => None,
             Device::Stage(_) => self.flying.back(),
             Device::Head => self.flying.front(),
+            Device::Draft(..) => None,
         };
         (at_work.map_or(Number(0), |flight| flight.round.number), self.landed)
     }
@@ -164,9 +167,10 @@ impl Lead {
                 match std::mem::replace(&mut self.device, Device::Idle) {
                     Device::Stage(since) => self.sent(now, since, &values, &held, &mut actions)?,
                     Device::Head => self.finish(now, values, &mut actions),
-                    Device::Idle => panic!("the device was given nothing"),
+                    other => panic!("the device was given {other:?}"),
                 }
             }
+            Event::Drafted(guesses) => self.drafted(now, guesses),
             Event::Look => {}
         }
         if self.device == Device::Idle {
@@ -189,7 +193,7 @@ impl Lead {
         let out = |flight: &&mut Flight| match &flight.back {
             Back::Nothing => true,
             Back::Plan => !flight.round.wanted.is_empty(),
-            Back::Rows(_) | Back::Taken => false,
+            Back::Rows(_) | Back::Taken(_) => false,
         };
         let Some(flight) = self.flying.iter_mut().take(sent).find(out) else {
             return Err(RingError::OutOfTurn {
@@ -224,17 +228,24 @@ impl Lead {
         Ok(())
     }
 
-    /// Finishes the oldest rounds that are back, up to one whose rows the head takes.
+    /// Finishes the oldest rounds that are back, up to one that the device has to do with.
     fn land(&mut self, now: Now, actions: &mut Vec<Action>) {
-        while let Some(flight) = self.flying.front_mut() {
-            match std::mem::replace(&mut flight.back, Back::Taken) {
+        while self.device == Device::Idle
+            && let Some(flight) = self.flying.front_mut()
+        {
+            match std::mem::replace(&mut flight.back, Back::Nothing) {
                 Back::Plan if flight.round.wanted.is_empty() => {
                     self.finish(now, Vec::new(), actions);
                 }
                 Back::Rows(rows) => {
-                    actions.push(Action::Head { round: flight.round.number, rows });
-                    self.device = Device::Head;
-                    return;
+                    let heads = head_rows(&flight.round, &rows, self.ring.hidden);
+                    flight.back = Back::Taken(rows);
+                    if heads.is_empty() {
+                        self.finish(now, Vec::new(), actions);
+                    } else {
+                        actions.push(Action::Head { round: flight.round.number, rows: heads });
+                        self.device = Device::Head;
+                    }
                 }
                 back => {
                     flight.back = back;
@@ -245,12 +256,37 @@ impl Lead {
     }
 
     fn finish(&mut self, now: Now, logits: Vec<f32>, actions: &mut Vec<Action>) {
+        let is_plain = |flight: &Flight| flight.round.plan.mode == Mode::Window;
+        let is_window = self.flying.iter().all(is_plain);
         let flight = self.flying.pop_front().expect("a round is back");
         self.landed = flight.round.number.0;
-        self.slowest = self.slowest.max(now.saturating_sub(flight.since));
+        let taken = now.saturating_sub(flight.since);
+        self.slowest = self.slowest.max(taken);
+        let rows = flight.round.plan.rows();
+        if is_window && rows > 0 {
+            self.sched.prices().round(rows as u32, nanos(taken));
+        }
         self.sched.echo(&flight.round.plan.keeps);
         let events = self.sched.complete(flight.round.number, &logits, self.ring.vocab);
         actions.extend(events.into_iter().map(|(id, event)| Action::Tell(id, event)));
+        let jobs = self.sched.draft_jobs();
+        if let (Back::Taken(rows), false) = (flight.back, jobs.is_empty()) {
+            let ids = jobs.iter().map(|job| job.id).collect();
+            let steps = jobs.iter().map(|job| job.chain).sum();
+            self.device = Device::Draft(now, ids, steps);
+            actions.push(Action::Draft { jobs, rows });
+        }
+    }
+
+    /// The draft head is done.
+    fn drafted(&mut self, now: Now, guesses: Vec<Vec<u32>>) {
+        let device = std::mem::replace(&mut self.device, Device::Idle);
+        let Device::Draft(since, ids, steps) = device else {
+            panic!("the device was given {device:?}");
+        };
+        assert_eq!(ids.len(), guesses.len(), "guesses of each job");
+        self.sched.prices().chains(steps, nanos(now.saturating_sub(since)));
+        ids.into_iter().zip(guesses).for_each(|(id, tokens)| self.sched.drafted(id, tokens));
     }
 
     /// Gives the device the next round.
@@ -289,6 +325,16 @@ impl Lead {
         }
         Ok(())
     }
+}
+
+/// Of the rows that came back those that go through the head.
+fn head_rows(round: &Round, rows: &[f32], hidden: usize) -> Vec<f32> {
+    let heads = round.heads().into_iter();
+    heads.flat_map(|range| &rows[range.start * hidden..range.end * hidden]).copied().collect()
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn limits(agree: &Agree, queue_max: u32) -> Limits {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use arith::base::{Epoch, Rank, Round};
-use sched::{Caching, Carried, Event as Heard, Failure, Refusal};
+use sched::{Caching, Carried, Drafters, Event as Heard, Failure, Refusal};
 use wire::control::{Agree, Describe};
 
 use super::turns::Turns;
@@ -29,6 +29,8 @@ pub struct Facts {
     pub queue_max: u32,
     /// What is kept of prompts for later ones.
     pub caching: Caching,
+    /// Who guesses tokens ahead; the draft head only where the stage has one.
+    pub drafters: Drafters,
     /// Whether requests wait for a ring that broke.
     pub waits: bool,
     /// Values of a boundary row.
@@ -267,6 +269,13 @@ impl Leading {
         }
     }
 
+    /// The draft head is done: the guesses of each job.
+    pub fn drafted(&mut self, now: Now, guesses: Vec<Vec<u32>>) {
+        if let Phase::Rounds(rounds) = &mut self.phase {
+            rounds.turns.drafted(now, guesses);
+        }
+    }
+
     /// The ring serves; the requests of the epoch before go on.
     pub fn resume(&mut self, carried: Carried) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -328,10 +337,12 @@ impl Leading {
     }
 
     fn booted(&mut self, epoch: Epoch, agree: &Agree) -> Stepped {
-        let Facts { hidden, vocab, queue_max, caching, .. } = self.facts;
+        let Facts { hidden, vocab, queue_max, drafters, caching, .. } = self.facts;
         let ring = Ring { world: self.facts.own.world, epoch, hidden, vocab };
-        let mut turns = Turns::new(Lead::new(ring, agree, queue_max));
-        turns.lead.sched.set_cache(caching);
+        let mut lead = Lead::new(ring, agree, queue_max);
+        lead.sched.set_drafting(Box::new(drafters));
+        lead.sched.set_cache(caching);
+        let mut turns = Turns::new(lead);
         let context_max = turns.lead.sched.context_max();
         let (canary, known) = (self.facts.canary.clone(), self.facts.known.clone());
         let (proof, first) = Proof::new(canary, known, context_max);

@@ -119,10 +119,17 @@ impl Turns {
         self.at = At::Inbox;
     }
 
+    /// The device has guessed.
+    pub(super) fn drafted(&mut self, now: Now, guesses: Vec<Vec<u32>>) {
+        self.done = Some((now, Event::Drafted(guesses)));
+        self.at = At::Inbox;
+    }
+
     fn step(&mut self, now: Now, event: Event) -> Result<Vec<Action>, RingError> {
         let mut actions = self.lead.step(now, event)?;
-        let is_work =
-            |action: &Action| matches!(action, Action::Stage { .. } | Action::Head { .. });
+        let is_work = |action: &Action| {
+            matches!(action, Action::Stage { .. } | Action::Head { .. } | Action::Draft { .. })
+        };
         if let Some(at) = actions.iter().position(is_work) {
             assert!(self.work.is_none(), "the device does one thing at a time");
             self.work = Some(actions.remove(at));

@@ -16,8 +16,8 @@ use baton_ring::join::Join;
 use baton_ring::lead::{Leader, ModelFacts};
 use baton_ring::link::{LinkError, Neighbours};
 use baton_ring::memory;
-use sched::{Caching, Event, Failure, Request};
-use stage::{Engine, Fake, FakeConfig, Fault, Input, SlotState, StageError};
+use sched::{Caching, Drafters, Event, Failure, Request};
+use stage::{Chain, Engine, Fake, FakeConfig, Fault, Input, Pick, SlotState, StageError};
 use wire::control::{Describe, Shapes};
 use wire::describe::RowDtype;
 use wire::layout::Layout;
@@ -85,6 +85,7 @@ pub struct Twist {
     pub claims: Option<std::ops::Range<u32>>,
     pub canary: Option<[u8; 32]>,
     pub depth: Option<u32>,
+    pub drafters: Drafters,
     pub patience: Duration,
     /// A rank whose rounds take time.
     pub slow: Option<Slow>,
@@ -139,6 +140,17 @@ impl Engine for Staged {
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
         self.fake.logits(rows, out)
     }
+    fn drafts(&self) -> bool {
+        self.fake.drafts()
+    }
+    fn draft(
+        &mut self,
+        chains: &[Chain<'_>],
+        rows: &[f32],
+        pick: Pick<'_>,
+    ) -> Result<Vec<Vec<u32>>, StageError> {
+        self.fake.draft(chains, rows, pick)
+    }
     fn skip(&mut self, id: StreamId) {
         self.fake.skip(id);
     }
@@ -158,6 +170,8 @@ pub struct Ring {
     pub threads: Vec<JoinHandle<()>>,
     pub stops: Vec<Arc<std::sync::atomic::AtomicBool>>,
     tables: Vec<Table>,
+    /// Tokens drafted and accepted.
+    counts: Mutex<(u32, u32)>,
 }
 
 impl Ring {
@@ -202,6 +216,7 @@ impl Ring {
             times: BootTimes { describe: Duration::from_secs(2), ready: Duration::from_secs(2) },
             queue_max: 8,
             caching: Caching::OFF,
+            drafters: twist.drafters,
             patience: twist.patience,
             canary: Canary { prompt: vec![1, 2], expected: twist.canary, kept_at: None },
             join: Seats(seats),
@@ -209,7 +224,11 @@ impl Ring {
         };
         let mut engine = staged(0);
         threads.push(std::thread::spawn(move || leader.run(&mut engine)));
-        Self { handle, threads, stops, tables }
+        Self { handle, threads, stops, tables, counts: Mutex::default() }
+    }
+
+    pub fn drafts(&self) -> (u32, u32) {
+        *self.counts.lock().unwrap()
     }
 
     pub fn tables(&self) -> Vec<Table> {
@@ -243,7 +262,7 @@ impl Ring {
             }
             let mut outcomes = Vec::new();
             for mut reply in running {
-                outcomes.push(end_of(&mut reply).await);
+                outcomes.push(counted(&mut reply, &self.counts).await);
             }
             outcomes
         })
@@ -262,11 +281,19 @@ impl Ring {
 pub type Ended = (Vec<u32>, [u8; 32]);
 
 pub async fn end_of(reply: &mut head::Reply) -> Result<Ended, Failure> {
+    counted(reply, &Mutex::default()).await
+}
+
+async fn counted(reply: &mut head::Reply, counts: &Mutex<(u32, u32)>) -> Result<Ended, Failure> {
     let mut tokens = Vec::new();
     while let Some(event) = reply.next().await {
         match event {
             Event::Token { id, .. } => tokens.push(id),
-            Event::Done { logits_sha256, .. } => return Ok((tokens, logits_sha256.unwrap())),
+            Event::Done { logits_sha256, drafted, accepted, .. } => {
+                let mut counts = counts.lock().unwrap();
+                *counts = (counts.0 + drafted, counts.1 + accepted);
+                return Ok((tokens, logits_sha256.unwrap()));
+            }
             Event::Failed(failure) => return Err(failure),
             other => panic!("{other:?}"),
         }
