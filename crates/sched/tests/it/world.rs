@@ -279,6 +279,7 @@ impl World {
                 logits_sha256,
                 drafted,
                 accepted,
+                ..
             } => {
                 assert!(accepted <= drafted && (drafted == 0 || ask.request.draft));
                 self.met.drafted += u64::from(drafted);
