@@ -337,16 +337,19 @@ impl<J: Join> Desk<'_, J> {
 }
 
 /// Has the draft head do its jobs; it draws as each stream does.
-fn guess(
+fn guess<'a>(
     engine: &mut dyn Engine,
-    jobs: &[DraftJob],
+    jobs: &'a [DraftJob],
     rows: &[f32],
 ) -> Result<Vec<Vec<u32>>, StageError> {
-    let chain = |job| {
-        let DraftJob { id, first, rows, tokens, chain, sampling: _ } = job;
-        Chain { id: *id, first: *first, rows: rows.clone(), tokens, length: *chain }
+    let chain = |job: &'a DraftJob| Chain {
+        id: job.id,
+        first: job.first,
+        rows: job.rows.clone(),
+        tokens: &job.tokens,
+        length: job.chain,
     };
-    let chains: Vec<Chain<'_>> = jobs.iter().map(chain).collect();
+    let chains: Vec<Chain<'a>> = jobs.iter().map(chain).collect();
     let mut pick = |at: usize, position: u32, logits: &[f32]| {
         sched::sample::draw(logits, &jobs[at].sampling, position)
     };
