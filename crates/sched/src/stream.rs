@@ -188,8 +188,8 @@ impl Stream {
         true
     }
 
-    /// Takes the logits of the rows of `wanted` that went through the head; false when the reply has
-    /// ended.
+    /// Takes the logits of the rows of `wanted` that went through the head; false when the reply
+    /// has ended.
     pub fn hear(
         &mut self,
         wanted: &Wanted,

@@ -72,6 +72,16 @@ fn rule(holds: bool, name: &str, detail: impl std::fmt::Debug) -> Verdict {
     if holds { Ok(()) } else { Err(format!("{name}: {detail:?}")) }
 }
 
+/// What must come back of `rows`, and how many of them go through the head.
+fn want(rows: u32, heads: bool, absorbs: bool, draws: bool) -> (Want, u32) {
+    match (heads, absorbs && rows > 0, draws) {
+        (true, ..) => (Want::All, rows),
+        (_, true, _) if rows > 1 => (Want::All, u32::from(draws)),
+        (_, true, _) | (_, _, true) => (Want::Last, u32::from(draws)),
+        _ => (Want::None, 0),
+    }
+}
+
 fn pages(positions: u32) -> u32 {
     positions.div_ceil(64)
 }
@@ -252,12 +262,7 @@ impl Model {
         held.drawn |= draws;
         let unseen = position.max(watched.shown) < end.min(watched.ask.prompt());
         let shows = watched.ask.request.prompt_logits && unseen;
-        let (want, heads) = match (shows, watched.absorbs && prompt && entry.rows > 0, draws) {
-            _ if shows || drafts > 0 => (Want::All, entry.rows),
-            (_, true, _) if entry.rows > 1 => (Want::All, u32::from(draws)),
-            (_, true, _) | (_, _, true) => (Want::Last, u32::from(draws)),
-            _ => (Want::None, 0),
-        };
+        let (want, heads) = want(entry.rows, shows || drafts > 0, watched.absorbs && prompt, draws);
         rule(entry.want == want, "Want", (entry, want))?;
         let rows = match want {
             Want::None => 0,
@@ -301,7 +306,7 @@ impl Model {
         Ok(())
     }
 
-    /// Rows for the draft head: those that stay, of rows that came back, with the tokens after them.
+    /// Rows for the draft head: those that stay, of rows that came back, with the tokens after.
     pub fn check_job(&self, job: &DraftJob, back: &[Wanted]) -> Verdict {
         let held = self.held.get(&job.id.0).ok_or("OtherStream: a job")?;
         let watched = &self.watched[&held.name];
