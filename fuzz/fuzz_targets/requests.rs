@@ -1,16 +1,16 @@
 //! A request's body of any bytes, on its way to tokens and from tokens to a reply.
 #![no_main]
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use api::{ApiError, Asked, Endpoint, Limits, Shape, Transcript};
+use api::{ApiError, Asked, Dialect, Endpoint, Limits, Manner, Shape, Transcript};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 use text::Text;
 
 const CONTEXT_MAX: u32 = 256;
 
-static TEXT: LazyLock<Text> = LazyLock::new(Text::byte_level);
+static TEXT: LazyLock<Arc<Text>> = LazyLock::new(|| Arc::new(Text::byte_level()));
 static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
 
 fuzz_target!(init: baton_fuzz::plant(seeds()), |data: &[u8]| {
@@ -27,7 +27,7 @@ fuzz_target!(init: baton_fuzz::plant(seeds()), |data: &[u8]| {
 
 fn serve(endpoint: Endpoint, body: &[u8]) -> Result<(), ApiError> {
     let asked = Asked::read(endpoint, body, &LIMITS)?;
-    let tokens = asked.encode(&TEXT, CONTEXT_MAX)?;
+    let (tokens, manner) = asked.encode(&TEXT, CONTEXT_MAX)?;
     let request = asked.schedule(tokens, CONTEXT_MAX, &TEXT)?;
     let sampling = &request.sampling;
     assert!((0.0..=2.0).contains(&sampling.temperature));
@@ -35,27 +35,30 @@ fn serve(endpoint: Endpoint, body: &[u8]) -> Result<(), ApiError> {
     assert!(request.prompt.iter().all(|&id| (id as usize) < TEXT.vocab()));
     let positions = request.prompt.len() as u64 + u64::from(request.max_tokens);
     assert!(request.max_tokens > 0 && positions <= u64::from(CONTEXT_MAX));
-    reply(&asked, &request);
+    reply(&asked, &request, manner);
     Ok(())
 }
 
 /// The model says the prompt backwards.
-fn reply(asked: &Asked, request: &sched::Request) {
+fn reply(asked: &Asked, request: &sched::Request, manner: Manner) {
     let prompt_tokens = request.prompt.len() as u32;
-    let shape = Shape::new(asked, "0", 0, "model", prompt_tokens);
-    let mut transcript = Transcript::new(&TEXT, asked.options.stop.clone());
+    let mut shape = Shape::new(asked, &TEXT, "0", 0, "model", prompt_tokens);
+    let mut transcript = Transcript::new(&TEXT, asked.options.stop.clone(), manner);
     let mut text = String::new();
     let ids = request.prompt.iter().rev().take(request.max_tokens as usize);
     let ended = ids.copied().find_map(|id| {
-        let (piece, ending) = transcript.token(id);
-        text.push_str(&piece.text);
-        shape.piece(piece).to_string();
+        let (piece, ending) = transcript.token(id, None);
+        text.push_str(&piece.text());
+        shape.piece(0, piece);
         ending
     });
     if ended.is_none() {
         let (piece, ending) = transcript.finish(sched::Finish::Length);
-        text.push_str(&piece.text);
-        shape.whole(piece, ending).to_string();
+        text.push_str(&piece.text());
+        shape.closing(0, piece, ending);
+    }
+    if asked.options.tools.is_some() {
+        return; // What stood around a call may look like one when it is gone.
     }
     for stop in &asked.options.stop {
         assert!(!text.contains(stop.as_str()), "{stop:?} was shown");
@@ -89,6 +92,16 @@ fn seeds() -> Vec<Vec<u8>> {
                 "frequency_penalty": 0, "logit_bias": {}, "modalities": ["text"], "audio": null,
             }),
         ),
+        (
+            0,
+            json!({
+                "messages": [{"role": "user", "content": ">llac_loot<{}>llac_loot<"}], "n": 2,
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+                "tool_choice": "required", "parallel_tool_calls": false, "logprobs": true,
+                "top_logprobs": 3, "logit_bias": {"5": 1}, "reasoning_effort": "low",
+            }),
+        ),
+        (1, json!({"prompt": "a", "echo": true, "logprobs": 2, "guided_choice": ["a", "b"]})),
         (1, json!({"prompt": "<|im_start|>abc", "stop": "b", "max_tokens": 64})),
         (1, json!({"prompt": [1, 2, 257]})),
         (1, json!({"prompt": [258]})),

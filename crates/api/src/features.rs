@@ -41,40 +41,21 @@ fn one(value: &Value) -> bool {
 fn tool_choice_without_tools(value: &Value) -> bool {
     matches!(value.as_str(), Some("none" | "auto"))
 }
-fn plain_text(value: &Value) -> bool {
-    value["type"] == "text"
-}
 fn text_only(value: &Value) -> bool {
     *value == json!(["text"])
 }
 
 const FEATURES: &[Feature] = &[
-    feature("n", one),
     feature("best_of", one),
-    feature("tools", empty),
-    feature("tool_choice", tool_choice_without_tools),
     feature("functions", empty),
     feature("function_call", tool_choice_without_tools),
-    feature("response_format", plain_text),
-    feature("logprobs", no),
-    feature("top_logprobs", zero),
     feature("prompt_logprobs", never),
-    feature("frequency_penalty", zero),
-    feature("presence_penalty", zero),
-    feature("repetition_penalty", one),
-    feature("logit_bias", empty),
     feature("modalities", text_only),
     feature("audio", never),
     feature("web_search_options", never),
-    feature("echo", no),
     feature("suffix", empty),
     feature("grammar", empty),
     feature("json_schema", never),
-    feature("structured_outputs", never),
-    feature("guided_json", never),
-    feature("guided_regex", never),
-    feature("guided_choice", never),
-    feature("guided_grammar", never),
     // What other servers of local models take beside OpenAI's fields.
     feature("min_tokens", zero),
     feature("stop_token_ids", empty),
@@ -83,7 +64,6 @@ const FEATURES: &[Feature] = &[
     feature("skip_special_tokens", yes),
     feature("use_beam_search", no),
     feature("length_penalty", one),
-    feature("repeat_penalty", one),
     feature("dry_multiplier", zero),
     feature("xtc_probability", zero),
     feature("typical_p", one),
@@ -101,7 +81,7 @@ pub fn refuse_unserved(fields: &Fields<'_>) -> Result<(), ApiError> {
             && !(feature.neutral)(value)
         {
             let reason = match feature.name {
-                "n" | "best_of" => "one choice a request",
+                "best_of" => "every choice is given",
                 _ => "leave it out, or at the value that asks for nothing",
             };
             return Err(ApiError::unsupported(fields.path(feature.name), reason));
@@ -125,11 +105,9 @@ mod tests {
     #[test]
     fn values_that_ask_for_nothing_pass() {
         let body = json!({
-            "n": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"},
-            "logprobs": false, "frequency_penalty": 0, "presence_penalty": 0.0,
-            "logit_bias": {}, "modalities": ["text"], "echo": false, "audio": null,
+            "modalities": ["text"], "audio": null,
             "min_tokens": 0, "skip_special_tokens": true, "add_generation_prompt": true,
-            "repeat_penalty": 1.0, "stop_token_ids": [], "mirostat": 0,
+            "stop_token_ids": [], "mirostat": 0,
         });
         assert_eq!(refused(body), None);
     }
@@ -137,19 +115,16 @@ mod tests {
     #[test]
     fn each_feature_is_refused_by_its_own_name() {
         let asked = json!({
-            "n": 2, "best_of": 3, "tools": [{}], "tool_choice": "required", "functions": [{}],
-            "function_call": {"name": "f"}, "response_format": {"type": "json_object"},
-            "logprobs": true, "top_logprobs": 3, "prompt_logprobs": 1, "frequency_penalty": 0.5,
-            "presence_penalty": -1, "repetition_penalty": 1.1, "logit_bias": {"1": 2},
-            "modalities": ["text", "audio"], "audio": {}, "web_search_options": {}, "echo": true,
-            "suffix": "x", "grammar": "root", "json_schema": {}, "structured_outputs": {},
-            "guided_json": {}, "guided_regex": "a", "guided_choice": [], "guided_grammar": "a",
+            "best_of": 3, "functions": [{}],
+            "function_call": {"name": "f"}, "prompt_logprobs": 1, "modalities": ["text", "audio"],
+            "audio": {}, "web_search_options": {}, "suffix": "x", "grammar": "root",
+            "json_schema": {},
         });
         let beside = json!({
             "min_tokens": 5, "stop_token_ids": [1], "bad_words": ["a"],
             "include_stop_str_in_output": true, "skip_special_tokens": false,
-            "use_beam_search": true, "length_penalty": 2, "repeat_penalty": 1.1,
-            "dry_multiplier": 0.8, "xtc_probability": 0.5, "typical_p": 0.9, "mirostat": 2,
+            "use_beam_search": true, "length_penalty": 2, "dry_multiplier": 0.8,
+            "xtc_probability": 0.5, "typical_p": 0.9, "mirostat": 2,
             "add_generation_prompt": false, "continue_final_message": true,
             "chat_template": "", "documents": [{}],
         });

@@ -6,21 +6,33 @@
 
 #![forbid(unsafe_code)]
 
+mod dialect;
+mod draws;
 mod error;
 mod features;
 mod fields;
+mod format;
 mod limits;
 mod message;
 mod options;
 mod request;
+mod score;
 pub mod server;
 mod shape;
+mod speech;
+mod thinking;
+mod tools;
 mod transcript;
 
+pub use dialect::{Dialect, Sse};
+pub use draws::Draws;
 pub use error::ApiError;
 pub use limits::Limits;
 pub use options::Options;
 pub use request::{Asked, Endpoint, Prompt};
 pub use server::{App, ServeError, serve};
 pub use shape::Shape;
-pub use transcript::{Ending, Piece, Transcript};
+pub use speech::{Manner, Part, Reasons, Speech};
+pub use thinking::Thinking;
+pub use tools::{Choice, Tools};
+pub use transcript::{Ending, Piece, Scored, Transcript};

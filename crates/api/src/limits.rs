@@ -15,6 +15,18 @@ pub struct Limits {
     pub stops_max: usize,
     /// Longest stop string.
     pub stop_bytes_max: usize,
+    /// Most replies to one prompt.
+    pub choices_max: u32,
+    /// Most tokens of a `logit_bias`.
+    pub biases_max: usize,
+    /// Most alternatives with a token's log probability.
+    pub top_logprobs_max: u32,
+    /// Most tools.
+    pub tools_max: usize,
+    /// Most texts of a `guided_choice`.
+    pub alternatives_max: usize,
+    /// Longest of them.
+    pub alternative_bytes_max: usize,
     /// Most connections at once; more wait in the listener's queue.
     pub connections_max: usize,
     /// Most bytes buffered for one connection, in each direction; also the largest head.
@@ -43,6 +55,12 @@ impl Default for Limits {
             model_bytes_max: 256,
             stops_max: 16,
             stop_bytes_max: 256,
+            choices_max: 16,
+            biases_max: 1024,
+            top_logprobs_max: 20,
+            tools_max: 128,
+            alternatives_max: 1024,
+            alternative_bytes_max: 4 << 10,
             connections_max: 512,
             connection_buffer_bytes_max: 64 << 10,
             inline_bytes_max: 8 << 10,

@@ -46,10 +46,32 @@ fn read_message(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
         }
     };
     let mut message = fields.map().clone();
+    if let Some(calls) = fields.list("tool_calls")? {
+        let path = fields.path("tool_calls");
+        let read = |(i, call)| read_call(call, &format!("{path}[{i}]"));
+        let calls: Result<Vec<Value>, ApiError> = calls.iter().enumerate().map(read).collect();
+        message.insert("tool_calls".into(), calls?.into());
+    }
     let role = if role == "developer" { "system" } else { role };
     message.insert("role".into(), role.into());
     message.insert("content".into(), content.into());
     Ok(message)
+}
+
+/// A call whose arguments are an object, as templates take them, where they are one.
+fn read_call(call: &Value, path: &str) -> Result<Value, ApiError> {
+    let fields = Fields::of(call, path)?;
+    let mut call = call.clone();
+    if let Some(function) = fields.object("function")? {
+        function.need("name")?;
+        function.text("name")?;
+        if let Some(Value::String(text)) = function.get("arguments")
+            && let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text)
+        {
+            call["function"]["arguments"] = arguments;
+        }
+    }
+    Ok(call)
 }
 
 fn join_parts(parts: &[Value], path: &str) -> Result<String, ApiError> {

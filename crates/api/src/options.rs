@@ -1,9 +1,14 @@
 //! The fields that both endpoints share: how to draw, when to stop, how to answer.
 
+use grammar::Body;
 use serde_json::Value;
 
+use crate::draws::Draws;
 use crate::fields::{Fields, wrong_type};
-use crate::{ApiError, Limits};
+use crate::format::read_format;
+use crate::thinking::Thinking;
+use crate::tools::Tools;
+use crate::{ApiError, Endpoint, Limits};
 
 /// Options of one request, checked against the [`Limits`].
 #[derive(Clone, Debug, PartialEq)]
@@ -34,14 +39,31 @@ pub struct Options {
     pub return_token_ids: bool,
     /// Whether tokens may be guessed ahead; true when absent. It moves no byte of the reply.
     pub draft: bool,
+    /// Penalties, bias, log probabilities, and how many replies.
+    pub draws: Draws,
+    /// Functions that may be called.
+    pub tools: Option<Tools>,
+    /// What the reply must look like, and the field that says so.
+    pub format: Option<(Body, String)>,
+    /// Reasoning.
+    pub thinking: Thinking,
 }
 
 impl Options {
     /// Reads them from a request's body.
-    pub(crate) fn read(body: &Fields<'_>, limits: &Limits) -> Result<Self, ApiError> {
+    pub(crate) fn read(
+        endpoint: Endpoint,
+        body: &Fields<'_>,
+        limits: &Limits,
+    ) -> Result<Self, ApiError> {
         body.text("user")?;
-        let longest = read_max_tokens(body, "max_completion_tokens")?;
-        let max_tokens = longest.or(read_max_tokens(body, "max_tokens")?);
+        let draws = Draws::read(body, endpoint, limits)?;
+        // A prompt that is only to be scored.
+        let least = i64::from(!draws.echo);
+        let longest = read_max_tokens(body, "max_completion_tokens", least)?;
+        let max_tokens = longest.or(read_max_tokens(body, "max_tokens", least)?);
+        let chat = endpoint != Endpoint::Completion;
+        let tools = if chat { Tools::read(body, limits)? } else { None };
         // -1 is how several clients write "all".
         let top_k = body.integer("top_k", -1)?.unwrap_or(0).max(0);
         let include_usage = match body.object("stream_options")? {
@@ -62,12 +84,16 @@ impl Options {
             ignore_eos: body.flag("ignore_eos")?.unwrap_or(false),
             return_token_ids: body.flag("return_token_ids")?.unwrap_or(false),
             draft: body.flag("draft")?.unwrap_or(true),
+            draws,
+            tools,
+            format: read_format(body, limits)?,
+            thinking: if chat { Thinking::read(body)? } else { Thinking::default() },
         })
     }
 }
 
-fn read_max_tokens(body: &Fields<'_>, name: &str) -> Result<Option<u32>, ApiError> {
-    let value = body.integer(name, 1)?;
+fn read_max_tokens(body: &Fields<'_>, name: &str, least: i64) -> Result<Option<u32>, ApiError> {
+    let value = body.integer(name, least)?;
     Ok(value.map(|n| u32::try_from(n).unwrap_or(u32::MAX)))
 }
 
@@ -135,7 +161,7 @@ mod tests {
     use serde_json::json;
 
     fn read(body: Value) -> Result<Options, ApiError> {
-        Options::read(&Fields::of(&body, "").unwrap(), &Limits::default())
+        Options::read(Endpoint::Chat, &Fields::of(&body, "").unwrap(), &Limits::default())
     }
 
     #[test]
@@ -172,6 +198,10 @@ mod tests {
             ignore_eos: true,
             return_token_ids: true,
             draft: false,
+            draws: options.as_ref().unwrap().draws.clone(),
+            tools: None,
+            format: None,
+            thinking: Thinking::default(),
         };
         assert_eq!(options.unwrap(), expected);
         assert_eq!(read(json!({"stop": "x"})).unwrap().stop, ["x"]);

@@ -1,12 +1,15 @@
 //! A request's body, checked, and its way to tokens.
 
-use sched::sample::{Guide, Sampling};
+use grammar::Form;
+use sched::sample::Sampling;
 use serde_json::{Map, Value};
 use text::Text;
 
 use crate::features::refuse_unserved;
 use crate::fields::{Fields, wrong_type};
 use crate::message::read_messages;
+use crate::speech::{Manner, Reasons, THINK, THOUGHT};
+use crate::tools::{call_form, introduce};
 use crate::{ApiError, Limits, Options};
 
 /// Salt of the seeds that follow from prompts.
@@ -19,14 +22,19 @@ pub enum Endpoint {
     Chat,
     /// `/v1/completions`.
     Completion,
+    /// `/v1/responses`; its body is read as a chat's.
+    Response,
+    /// `/v1/messages`; its body is read as a chat's.
+    Message,
 }
 
 impl Endpoint {
     /// The field that holds the prompt.
     pub fn prompt_param(self) -> &'static str {
         match self {
-            Self::Chat => "messages",
+            Self::Chat | Self::Message => "messages",
             Self::Completion => "prompt",
+            Self::Response => "input",
         }
     }
 }
@@ -56,28 +64,35 @@ pub struct Asked {
 impl Asked {
     /// Reads a body.
     pub fn read(endpoint: Endpoint, body: &[u8], limits: &Limits) -> Result<Self, ApiError> {
-        if values(body) > limits.values_max {
-            let reason = format!("more than the limit of {} JSON values", limits.values_max);
-            return Err(ApiError::invalid("body", reason));
-        }
-        let body: Value =
-            serde_json::from_slice(body).map_err(|e| ApiError::NotJson(e.to_string()))?;
-        let fields = Fields::of(&body, "")?;
-        let prompt = match endpoint {
-            Endpoint::Chat => {
-                let extra = fields.object("chat_template_kwargs")?;
-                let extra = extra.map(|extra| extra.map().clone()).unwrap_or_default();
-                Prompt::Chat(read_messages(&fields)?, extra)
-            }
-            Endpoint::Completion => read_prompt(&fields)?,
-        };
-        refuse_unserved(&fields)?;
-        Ok(Self { endpoint, prompt, options: Options::read(&fields, limits)? })
+        let body = parse(body, limits)?;
+        Self::of(endpoint, &body, limits)
     }
 
-    /// The prompt's tokens. Takes time and memory in proportion to the prompt's length, so a text
-    /// that can't fit into `context_max` positions is refused by its length alone.
-    pub fn encode(&self, text: &Text, context_max: u32) -> Result<Vec<u32>, ApiError> {
+    /// Reads a body that is parsed, in the form of a chat or a completion.
+    pub fn of(endpoint: Endpoint, body: &Value, limits: &Limits) -> Result<Self, ApiError> {
+        let fields = Fields::of(body, "")?;
+        let (prompt, options) = match endpoint {
+            Endpoint::Completion => {
+                (read_prompt(&fields)?, Options::read(endpoint, &fields, limits)?)
+            }
+            _ => {
+                let extra = fields.object("chat_template_kwargs")?;
+                let mut extra = extra.map(|extra| extra.map().clone()).unwrap_or_default();
+                let messages = read_messages(&fields)?;
+                let options = Options::read(endpoint, &fields, limits)?;
+                options.thinking.tell(&mut extra);
+                (Prompt::Chat(messages, extra), options)
+            }
+        };
+        refuse_unserved(&fields)?;
+        Ok(Self { endpoint, prompt, options })
+    }
+
+    /// The prompt's tokens, and what to look for in the reply. Takes time and memory in proportion
+    /// to the prompt's length, so a text that can't fit into `context_max` positions is refused by
+    /// its length alone.
+    pub fn encode(&self, text: &Text, context_max: u32) -> Result<(Vec<u32>, Manner), ApiError> {
+        let mut manner = Manner::default();
         let param = self.endpoint.prompt_param();
         let refuse = |e: text::TextError| ApiError::invalid(param, e.to_string());
         let encode = |prompt: &str| {
@@ -89,7 +104,8 @@ impl Asked {
         };
         let tokens = match &self.prompt {
             Prompt::Chat(messages, extra) => {
-                let rendered = text.render(messages, true, extra).map_err(refuse)?;
+                let rendered = self.render(text, messages, extra).map_err(refuse)?;
+                manner = self.manner(text, &rendered);
                 encode(&rendered)?
             }
             Prompt::Text(prompt) => encode(prompt)?,
@@ -105,7 +121,71 @@ impl Asked {
         if tokens.is_empty() {
             return Err(ApiError::invalid(param, "the prompt has no tokens"));
         }
-        Ok(tokens)
+        Ok((tokens, manner))
+    }
+
+    fn render(
+        &self,
+        text: &Text,
+        messages: &[Value],
+        extra: &Map<String, Value>,
+    ) -> Result<String, text::TextError> {
+        let Some(tools) = &self.options.tools else {
+            return text.render(messages, true, extra);
+        };
+        if text.template_mentions("tools") {
+            let mut extra = extra.clone();
+            extra.insert("tools".into(), tools.list.clone().into());
+            return text.render(messages, true, &extra);
+        }
+        let mut messages = messages.to_vec();
+        introduce(&mut messages, &tools.list);
+        text.render(&messages, true, extra)
+    }
+
+    /// What the reply to a rendered prompt may hold beside content.
+    fn manner(&self, text: &Text, rendered: &str) -> Manner {
+        let end = rendered.trim_end();
+        let reasons = if !text.template_mentions(THINK) && !text.template_mentions(THOUGHT) {
+            Reasons::Never
+        } else if end.ends_with(THINK) {
+            Reasons::Open
+        } else if end.ends_with(THOUGHT) || self.options.thinking.enabled == Some(false) {
+            Reasons::Never
+        } else {
+            Reasons::Maybe
+        };
+        let tools = self.options.tools.as_ref();
+        Manner {
+            reasons,
+            calls: tools.map(|tools| (call_form(text), tools.functions())),
+            one_call: tools.is_some_and(|tools| !tools.parallel),
+        }
+    }
+
+    /// What the reply must look like, with the field that says so.
+    pub(crate) fn form(&self, manner: &Manner) -> Result<Option<(Form, String)>, ApiError> {
+        let must = match (&self.options.tools, &manner.calls) {
+            (Some(tools), Some((form, _))) => tools.must(*form),
+            _ => None,
+        };
+        let (body, param) = match (must, self.options.format.clone()) {
+            (None, None) => return Ok(None),
+            (Some(body), None) => (body, "tool_choice".to_owned()),
+            (None, Some(format)) => format,
+            (Some(_), Some((_, param))) => {
+                return Err(ApiError::invalid(
+                    param,
+                    "beside a 'tool_choice' that must be followed",
+                ));
+            }
+        };
+        let (open, after) = match manner.reasons {
+            Reasons::Never => (None, None),
+            Reasons::Maybe => (Some(THINK.to_owned()), Some(THOUGHT.to_owned())),
+            Reasons::Open => (None, Some(THOUGHT.to_owned())),
+        };
+        Ok(Some((Form { open, after, body }, param)))
     }
 
     /// The scheduler's form. The reply ends at `context_max` positions whatever was asked for.
@@ -125,11 +205,12 @@ impl Asked {
             });
         }
         let room = u32::try_from(room).unwrap_or(u32::MAX);
+        let guide = options.draws.guide(text.vocab())?;
         let seed = options.seed.unwrap_or_else(|| sched::sample::default_seed(&tokens, SEED_SALT));
         let stop_tokens = if options.ignore_eos { Vec::new() } else { text.stop_tokens().to_vec() };
         Ok(sched::Request {
             prompt: tokens,
-            max_tokens: options.max_tokens.unwrap_or(room).min(room),
+            max_tokens: options.max_tokens.unwrap_or(room).clamp(1, room),
             stop_tokens,
             sampling: Sampling {
                 temperature: options.temperature,
@@ -138,11 +219,20 @@ impl Asked {
                 min_p: options.min_p,
                 seed,
             },
-            guide: Guide::default(),
+            guide,
             draft: options.draft,
             ..sched::Request::default()
         })
     }
+}
+
+/// A body's JSON, within its limits.
+pub(crate) fn parse(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
+    if values(body) > limits.values_max {
+        let reason = format!("more than the limit of {} JSON values", limits.values_max);
+        return Err(ApiError::invalid("body", reason));
+    }
+    serde_json::from_slice(body).map_err(|e| ApiError::NotJson(e.to_string()))
 }
 
 /// Most values that a JSON text can hold: one, and one more for each bracket that opens and each
@@ -180,7 +270,7 @@ fn read_prompt(body: &Fields<'_>) -> Result<Prompt, ApiError> {
     }
 }
 
-fn read_ids(ids: &[Value], path: &str) -> Result<Vec<u32>, ApiError> {
+pub(crate) fn read_ids(ids: &[Value], path: &str) -> Result<Vec<u32>, ApiError> {
     let read = |(i, value): (usize, &Value)| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
         id.ok_or_else(|| wrong_type(format!("{path}[{i}]"), "a token id", value))
@@ -260,7 +350,7 @@ mod tests {
         let text = Text::byte_level();
         let body = body.to_string();
         let asked = Asked::read(Endpoint::Completion, body.as_bytes(), &Limits::default())?;
-        asked.schedule(asked.encode(&text, context_max)?, context_max, &text)
+        asked.schedule(asked.encode(&text, context_max)?.0, context_max, &text)
     }
 
     #[test]

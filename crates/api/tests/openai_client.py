@@ -82,11 +82,61 @@ def test_token_ids_of_chats():
     assert reply.choices[0].token_ids == list("é".encode())
 
 
+CALL = '[[say:<tool_call>{"name": "weather", "arguments": {"city": "Ulm"}}</tool_call>]]'
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+    "additionalProperties": False}, "strict": True}}
+
+
+def test_tools():
+    reply = chat(CALL, tools=[TOOL], tool_choice="auto")
+    assert reply.choices[0].finish_reason == "tool_calls"
+    call = reply.choices[0].message.tool_calls[0]
+    assert (call.function.name, call.function.arguments) == ("weather", '{"city":"Ulm"}')
+    answer = {"role": "tool", "tool_call_id": call.id, "content": "[[say:sunny]]"}
+    asked = user("hi") + [reply.choices[0].message, answer]
+    again = client.chat.completions.create(model=MODEL, messages=asked, tools=[TOOL])
+    assert again.choices[0].message.content == "sunny"
+
+
+def test_tool_stream():
+    with client.chat.completions.stream(model=MODEL, messages=user(CALL), tools=[TOOL]) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert "tool_calls.function.arguments.done" in kinds, kinds
+    call = final.choices[0].message.tool_calls[0]
+    assert call.function.parsed_arguments == {"city": "Ulm"}, call
+
+
+def test_structured_output():
+    from pydantic import BaseModel
+
+    class Place(BaseModel):
+        city: str
+
+    reply = client.chat.completions.parse(
+        model=MODEL, messages=user('[[say:{"city": "Ulm"}]]'), response_format=Place)
+    assert reply.choices[0].message.parsed == Place(city="Ulm")
+
+
+def test_logprobs_and_choices():
+    reply = chat("[[say:hi]]", logprobs=True, top_logprobs=2, n=2, frequency_penalty=0.5,
+                 logit_bias={"97": 1})
+    assert [c.index for c in reply.choices] == [0, 1]
+    scores = reply.choices[1].logprobs.content
+    assert [s.token for s in scores] == ["h", "i"] and len(scores[0].top_logprobs) == 2
+    ask = dict(model=MODEL, prompt="[[say:hi]]", echo=True, logprobs=1, max_tokens=5)
+    reply = client.completions.create(**ask)
+    scores = reply.choices[0].logprobs
+    assert reply.choices[0].text == "[[say:hi]]hi" and len(scores.tokens) == 12
+    assert scores.token_logprobs[0] is None
+
+
 def test_bad_requests():
     error = raises(openai.BadRequestError, lambda: chat("hi", temperature=3))
     assert (error.param, error.code) == ("temperature", "invalid_value"), error
-    error = raises(openai.BadRequestError, lambda: chat("hi", n=2))
-    assert (error.param, error.code) == ("n", "unsupported"), error
+    error = raises(openai.BadRequestError, lambda: chat("hi", n=99))
+    assert (error.param, error.code) == ("n", "invalid_value"), error
     image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
     error = raises(openai.BadRequestError, lambda: chat(image))
     assert error.param == "messages[0].content[0]", error

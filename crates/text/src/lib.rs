@@ -180,6 +180,12 @@ impl Text {
         self.template.render(messages::normalise(messages)?, add_generation_prompt, extra)
     }
 
+    /// Whether the chat template's source holds a word: which variables it heeds, which marks it
+    /// writes.
+    pub fn template_mentions(&self, word: &str) -> bool {
+        self.template.mentions(word)
+    }
+
     /// Takes another chat template than the checkpoint's.
     ///
     /// # Errors

@@ -35,6 +35,7 @@ const NAME: &str = "chat_template";
 
 /// A compiled template with the names it may use.
 pub(crate) struct Template {
+    source: String,
     environment: Environment<'static>,
     /// `bos_token`, `eos_token` and the variables that count as absent unless a request brings
     /// them.
@@ -54,13 +55,19 @@ impl Template {
         for (name, text) in [("bos_token", &parts.bos), ("eos_token", &parts.eos)] {
             defaults.insert(name.to_owned(), text.as_str().into());
         }
-        Ok(Self { environment: compiled(&source)?, defaults })
+        Ok(Self { environment: compiled(&source)?, source, defaults })
     }
 
     /// Another template with the same names; this one stays where the other does not compile.
     pub(crate) fn replace(&mut self, source: &str) -> Result<(), TextError> {
         self.environment = compiled(source)?;
+        source.clone_into(&mut self.source);
         Ok(())
+    }
+
+    /// Whether the source holds a word.
+    pub(crate) fn mentions(&self, word: &str) -> bool {
+        self.source.contains(word)
     }
 
     /// Renders over `messages`, whose contents are texts.

@@ -8,7 +8,7 @@ const LAYERS: &[&[&str]] = &[
     &["arith"],
     &["wire", "weights", "backend"],
     &["sched", "text"],
-    &["cpu", "stage"],
+    &["cpu", "stage", "grammar"],
     &["ring"],
     &["api"],
     &["cli"],

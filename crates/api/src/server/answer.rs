@@ -7,12 +7,19 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use grammar::Budget;
 use hyper::body::Body as _;
 use ring::head::Reply;
+use sched::sample::Grammar;
+use text::Text;
 
-use super::source::{Source, Step};
+use super::source::{Echo, Source, Sources, Step};
 use super::{Shared, events, since_epoch};
-use crate::{ApiError, Asked, Ending, Endpoint, Limits, Piece, Prompt, Shape, Transcript};
+use crate::speech::{THINK, THOUGHT};
+use crate::{
+    ApiError, Asked, Dialect, Ending, Endpoint, Limits, Manner, Piece, Prompt, Reasons, Shape,
+    Transcript,
+};
 
 /// How often a request that waits for its verdict looks whether the ring still stands.
 const STATE_POLL: Duration = Duration::from_millis(100);
@@ -26,28 +33,105 @@ pub(super) async fn answer(
 ) -> Result<Response, ApiError> {
     let body = read_body(body, &shared.app.limits).await?;
     let work = shared.begin()?;
-    let (asked, request) = prepare(&shared, endpoint, body).await?;
+    let prepared = prepare(&shared, body.len(), move |shared| {
+        Prepared::new(shared, Asked::read(endpoint, &body, &shared.app.limits)?)
+    });
+    let Prepared { asked, request, manner, echo } = prepared.await?;
     let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
-    let reply = submit(&shared, endpoint, request).await?;
-
-    let id = format!("{:x}{:06x}", shared.started_ns, reply.id().0);
-    let model = &shared.app.model_name;
-    let shape = Shape::new(&asked, &id, since_epoch().as_secs(), model, prompt_tokens);
-    let transcript = Transcript::new(&shared.app.text, asked.options.stop);
-    let mut source = Source::new(reply, transcript, work);
-    let first = match source.step().await {
-        Step::Failed(error) => return Err(error),
-        first => first,
+    let (mut sources, mut id) = (Vec::new(), None);
+    for choice in 0..asked.options.draws.n {
+        let mut request = request.clone();
+        request.sampling.seed = request.sampling.seed.wrapping_add(u64::from(choice));
+        let reply = submit(&shared, endpoint, request).await?;
+        id.get_or_insert(reply.id().0);
+        let stop = asked.options.stop.clone();
+        let transcript = Transcript::new(&shared.app.text, stop, manner.clone());
+        sources.push(Source::new(reply, transcript, echo.clone()));
+    }
+    let id = format!("{:x}{:06x}", shared.started_ns, id.unwrap_or_default());
+    let (app, now) = (&shared.app, since_epoch().as_secs());
+    let mut dialect: Box<dyn Dialect> =
+        Box::new(Shape::new(&asked, &app.text, &id, now, &app.model_name, prompt_tokens));
+    let mut sources = Sources::new(sources, work);
+    let first = match sources.step().await {
+        Some((_, Step::Failed(error))) => return Err(error),
+        Some(first) => first,
+        None => return Err(ApiError::Internal("no reply was asked for".into())),
     };
     if asked.options.stream {
-        return Ok(events::respond(shape, source, first));
+        return Ok(events::respond(dialect, sources, first));
     }
-    let (piece, ending) = collect(source, first).await?;
-    Ok(Json(shape.whole(piece, ending)).into_response())
+    let choices = collect(sources, first, asked.options.draws.n as usize).await?;
+    Ok(Json(dialect.whole(choices)).into_response())
+}
+
+/// What the ring gets, and what its tokens are read with.
+struct Prepared {
+    asked: Asked,
+    request: sched::Request,
+    manner: Manner,
+    echo: Option<Echo>,
+}
+
+impl Prepared {
+    fn new(shared: &Shared, mut asked: Asked) -> Result<Self, ApiError> {
+        let app = &shared.app;
+        let context_max = app.handle.facts().context_max;
+        let (tokens, manner) = asked.encode(&app.text, context_max)?;
+        let echo = asked.options.draws.echo.then(|| Echo {
+            text: said(&app.text, &tokens),
+            ids: tokens.clone(),
+            alone: asked.options.max_tokens == Some(0),
+        });
+        let mut request = asked.schedule(tokens, context_max, &app.text)?;
+        request.guide.grammar = guided(shared, &asked, &manner)?;
+        // From here on the tokens are all that is needed of it.
+        asked.prompt = Prompt::Ids(Vec::new());
+        Ok(Self { asked, request, manner, echo })
+    }
+}
+
+/// The text of some tokens.
+pub(super) fn said(text: &Text, ids: &[u32]) -> String {
+    let mut detokenizer = text.detokenizer();
+    let mut said: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+    said.push_str(&detokenizer.finish());
+    said
+}
+
+/// What the reply must follow: its form, and an end to its reasoning.
+fn guided(
+    shared: &Shared,
+    asked: &Asked,
+    manner: &Manner,
+) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    let grammar = match asked.form(manner)? {
+        None => None,
+        Some((form, param)) => {
+            let refuse =
+                |e: &grammar::GrammarError| ApiError::invalid(param.clone(), e.to_string());
+            let grammars = shared.grammars().map_err(|e| refuse(&e))?;
+            Some(grammars.compile(&form).map_err(|e| refuse(&e))?)
+        }
+    };
+    let budget = asked.options.thinking.tokens_max.filter(|_| manner.reasons != Reasons::Never);
+    let Some(tokens_max) = budget else {
+        return Ok(grammar);
+    };
+    let encode = |words: &str| {
+        let ids = shared.app.text.encode_plain(words);
+        ids.map_err(|e| ApiError::Internal(e.to_string()))
+    };
+    let open = match manner.reasons {
+        Reasons::Maybe => encode(THINK)?,
+        _ => Vec::new(),
+    };
+    let (close, mark) = (encode(&format!("\n{THOUGHT}\n\n"))?, encode(THOUGHT)?);
+    Ok(Some(Arc::new(Budget { tokens_max, open, close, mark, grammar })))
 }
 
 /// The whole body, within its limits.
-async fn read_body(body: Body, limits: &Limits) -> Result<Vec<u8>, ApiError> {
+pub(super) async fn read_body(body: Body, limits: &Limits) -> Result<Vec<u8>, ApiError> {
     let limit = limits.body_bytes_max;
     let too_large = ApiError::BodyTooLarge { limit };
     if body.size_hint().lower() > limit as u64 {
@@ -75,33 +159,21 @@ async fn read_body(body: Body, limits: &Limits) -> Result<Vec<u8>, ApiError> {
 }
 
 /// Body to scheduler's request; a long one off the network threads, a few at a time.
-async fn prepare(
+pub(super) async fn prepare<T: Send + 'static>(
     shared: &Arc<Shared>,
-    endpoint: Endpoint,
-    body: Vec<u8>,
-) -> Result<(Asked, sched::Request), ApiError> {
+    body_bytes: usize,
+    work: impl FnOnce(&Shared) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let defect = |e: &dyn std::fmt::Display| ApiError::Internal(format!("tokenising failed: {e}"));
-    let long = body.len() > shared.app.limits.inline_bytes_max;
-    let prepare = {
-        let shared = shared.clone();
-        move || {
-            let app = &shared.app;
-            let mut asked = Asked::read(endpoint, &body, &app.limits)?;
-            let context_max = app.handle.facts().context_max;
-            let tokens = asked.encode(&app.text, context_max)?;
-            let request = asked.schedule(tokens, context_max, &app.text)?;
-            // From here on the tokens are all that is needed of it.
-            asked.prompt = Prompt::Ids(Vec::new());
-            Ok((asked, request))
-        }
-    };
-    if !long {
-        return prepare();
+    if body_bytes <= shared.app.limits.inline_bytes_max {
+        // A grammar may take long whatever its length: the other network thread goes on.
+        return tokio::task::block_in_place(|| work(shared));
     }
     let permit = shared.tokenising.clone().acquire_owned().await;
     let permit = permit.map_err(|e| defect(&e))?;
+    let shared = shared.clone();
     let task = tokio::task::spawn_blocking(move || {
-        let prepared = prepare();
+        let prepared = work(&shared);
         drop(permit);
         prepared
     });
@@ -129,20 +201,28 @@ async fn submit(
     }
 }
 
-async fn collect(mut source: Source, first: Step) -> Result<(Piece, Ending), ApiError> {
-    let mut whole = Piece::default();
-    let mut step = first;
-    loop {
-        let (piece, ending) = match step {
-            Step::Piece(piece) => (piece, None),
-            Step::End(piece, ending) => (piece, Some(ending)),
+async fn collect(
+    mut sources: Sources,
+    first: (usize, Step),
+    count: usize,
+) -> Result<Vec<(Piece, Ending)>, ApiError> {
+    let mut wholes = vec![Piece::default(); count];
+    let mut endings = vec![None; count];
+    let mut next = Some(first);
+    while let Some((choice, step)) = next {
+        match step {
+            Step::Piece(piece) => wholes[choice].extend(piece),
+            Step::End(piece, ending) => {
+                wholes[choice].extend(piece);
+                endings[choice] = Some(ending);
+            }
             Step::Failed(error) => return Err(error),
-        };
-        whole.text.push_str(&piece.text);
-        whole.ids.extend(piece.ids);
-        match ending {
-            Some(ending) => return Ok((whole, ending)),
-            None => step = source.step().await,
         }
+        next = sources.step().await;
     }
+    let ended = |(whole, ending): (Piece, Option<Ending>)| {
+        let ending = ending.ok_or_else(|| ApiError::Internal("a reply has no end".into()))?;
+        Ok((whole, ending))
+    };
+    wholes.into_iter().zip(endings).map(ended).collect()
 }

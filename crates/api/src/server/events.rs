@@ -1,4 +1,4 @@
-//! A reply as server-sent events.
+//! Replies as server-sent events.
 //!
 //! The body is pulled: the connection asks for the next event only when it has room, so a slow
 //! client holds back nothing but its own reply, and a dropped connection drops the reply.
@@ -11,15 +11,18 @@ use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
-use serde_json::Value;
 
-use super::source::{Source, Step};
-use crate::{Piece, Shape};
+use super::source::{Sources, Step};
+use crate::{Dialect, Sse};
 
 /// The response whose first step is known already.
-pub(super) fn respond(shape: Shape, source: Source, first: Step) -> Response {
-    let opening = shape.opening();
-    let state = State { shape, source, opening, first: Some(first) };
+pub(super) fn respond(
+    mut dialect: Box<dyn Dialect>,
+    sources: Sources,
+    first: (usize, Step),
+) -> Response {
+    let opening = dialect.opening();
+    let state = State { dialect, sources, opening, first: Some(first) };
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -28,47 +31,41 @@ pub(super) fn respond(shape: Shape, source: Source, first: Step) -> Response {
 }
 
 struct State {
-    shape: Shape,
-    source: Source,
-    opening: Option<Value>,
-    first: Option<Step>,
+    dialect: Box<dyn Dialect>,
+    sources: Sources,
+    opening: Vec<Sse>,
+    first: Option<(usize, Step)>,
 }
 
 impl State {
     /// The next bytes, and what is left; nothing is after the end.
     async fn advance(mut self) -> (Bytes, Option<Self>) {
         let mut out = Vec::new();
-        if let Some(opening) = self.opening.take() {
-            push(&mut out, &opening);
-        }
+        push(&mut out, std::mem::take(&mut self.opening));
         loop {
             let step = match self.first.take() {
-                Some(step) => step,
-                None => self.source.step().await,
+                Some(step) => Some(step),
+                None => self.sources.step().await,
+            };
+            let Some((choice, step)) = step else {
+                push(&mut out, self.dialect.end());
+                out.extend_from_slice(self.dialect.last().as_bytes());
+                return (out.into(), None);
             };
             match step {
                 Step::Piece(piece) => {
-                    if !piece.text.is_empty() {
-                        push(&mut out, &self.shape.piece(piece));
+                    if !piece.parts.is_empty() {
+                        push(&mut out, self.dialect.piece(choice, piece));
                     }
                     if !out.is_empty() {
                         return (out.into(), Some(self));
                     }
                 }
-                Step::End(mut piece, ending) => {
-                    let mut ids = std::mem::take(&mut piece.ids);
-                    if !piece.text.is_empty() {
-                        let ids = std::mem::take(&mut ids);
-                        push(&mut out, &self.shape.piece(Piece { ids, ..piece }));
-                    }
-                    for chunk in self.shape.closing(ids, ending) {
-                        push(&mut out, &chunk);
-                    }
-                    out.extend_from_slice(b"data: [DONE]\n\n");
-                    return (out.into(), None);
+                Step::End(piece, ending) => {
+                    push(&mut out, self.dialect.closing(choice, piece, ending));
                 }
                 Step::Failed(error) => {
-                    push(&mut out, &error.body());
+                    push(&mut out, self.dialect.failed(&error));
                     return (out.into(), None);
                 }
             }
@@ -76,8 +73,13 @@ impl State {
     }
 }
 
-fn push(out: &mut Vec<u8>, event: &Value) {
-    out.extend_from_slice(format!("data: {event}\n\n").as_bytes());
+fn push(out: &mut Vec<u8>, events: Vec<Sse>) {
+    for Sse { event, data } in events {
+        if let Some(event) = event {
+            out.extend_from_slice(format!("event: {event}\n").as_bytes());
+        }
+        out.extend_from_slice(format!("data: {data}\n\n").as_bytes());
+    }
 }
 
 type Advance = Pin<Box<dyn Future<Output = (Bytes, Option<State>)> + Send>>;

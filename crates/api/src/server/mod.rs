@@ -1,8 +1,9 @@
 //! The HTTP server: connections in, requests to the ring's handle, replies out.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use grammar::{GrammarError, Grammars};
 use ring::head::Handle;
 use text::Text;
 use tokio::net::TcpListener;
@@ -15,6 +16,7 @@ mod connection;
 mod events;
 mod routes;
 mod source;
+mod tokens;
 mod unstalled;
 
 /// What is served, and within which limits.
@@ -63,6 +65,8 @@ struct Shared {
     /// Replies in the making.
     active: watch::Sender<u32>,
     tokenising: Arc<Semaphore>,
+    /// Made for the first request that needs it.
+    grammars: OnceLock<Grammars>,
 }
 
 impl Shared {
@@ -73,8 +77,21 @@ impl Shared {
             closing: watch::Sender::new(false),
             active: watch::Sender::new(0),
             tokenising: Arc::new(Semaphore::new(app.limits.tokenising_max)),
+            grammars: OnceLock::new(),
             app,
         }
+    }
+
+    /// The compiler of grammars. Made once, which takes a large vocabulary a while.
+    fn grammars(&self) -> Result<&Grammars, GrammarError> {
+        if let Some(grammars) = self.grammars.get() {
+            return Ok(grammars);
+        }
+        let started = Instant::now();
+        let made = Grammars::new(&self.app.text)?;
+        let took_ms = started.elapsed().as_millis();
+        tracing::info!("made the grammars' trie of {} tokens: {took_ms} ms", self.app.text.vocab());
+        Ok(self.grammars.get_or_init(|| made))
     }
 
     /// Counts a reply in, unless the ring can't take it.

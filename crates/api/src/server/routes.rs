@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use ring::head::RingState;
 use serde_json::{Value, json};
 
-use super::{Shared, answer};
+use super::{Shared, answer, tokens};
 use crate::{ApiError, Endpoint};
 
 /// Longest method and path that an error repeats.
@@ -26,6 +26,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/completions", post(completion))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .fallback(unknown_path)

@@ -1,11 +1,14 @@
-//! A running reply, step by step. Dropping it frees the stream on every stage.
+//! Running replies, step by step. Dropping them frees their streams on every stage.
+
+use std::task::{Context, Poll};
 
 use ring::head::Reply;
+use sched::sample::Logprobs;
 use sched::{Event, Finish};
 use tokio::sync::watch;
 
 use super::{Work, closed};
-use crate::{ApiError, Ending, Piece, Transcript};
+use crate::{ApiError, Ending, Part, Piece, Transcript};
 
 /// What happened to a reply.
 #[derive(Debug)]
@@ -18,29 +21,40 @@ pub(super) enum Step {
     Failed(ApiError),
 }
 
+/// A prompt that comes first in its reply.
+#[derive(Clone, Debug)]
+pub(super) struct Echo {
+    pub text: String,
+    pub ids: Vec<u32>,
+    /// The reply itself is not wanted.
+    pub alone: bool,
+}
+
 pub(super) struct Source {
     reply: Reply,
     transcript: Transcript,
-    closing: watch::Receiver<bool>,
-    _work: Work,
+    echo: Option<Echo>,
+    /// Of the echoed prompt, from its second token on.
+    logprobs: Vec<Logprobs>,
 }
 
 impl Source {
-    pub(super) fn new(reply: Reply, transcript: Transcript, work: Work) -> Self {
-        Self { reply, transcript, closing: work.0.closing.subscribe(), _work: work }
+    pub fn new(reply: Reply, transcript: Transcript, echo: Option<Echo>) -> Self {
+        Self { reply, transcript, echo, logprobs: Vec::new() }
     }
 
     /// The next step; none follows an end or a failure.
-    pub(super) async fn step(&mut self) -> Step {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         loop {
-            let event = tokio::select! {
-                event = self.reply.next() => event,
-                () = closed(&mut self.closing) => {
-                    return Step::Failed(ApiError::Draining);
-                }
+            let Poll::Ready(event) = self.reply.poll_next(cx) else {
+                return Poll::Pending;
             };
-            return match event {
-                Some(Event::Token { id, .. }) => match self.transcript.token(id) {
+            let step = match event {
+                Some(Event::PromptLogprobs { logprobs, .. }) => {
+                    self.logprobs.extend(logprobs);
+                    continue;
+                }
+                Some(Event::Token { id, logprobs }) => match self.transcript.token(id, logprobs) {
                     (piece, Some(ending)) => Step::End(piece, ending),
                     (piece, None) => Step::Piece(piece),
                 },
@@ -55,6 +69,87 @@ impl Source {
                 Some(_) => continue,
                 None => Step::Failed(ApiError::RingFailed("rank 0 has stopped".into())),
             };
+            return Poll::Ready(self.after_echo(step));
         }
     }
+
+    /// Puts the echo before the reply's first piece.
+    fn after_echo(&mut self, step: Step) -> Step {
+        let Some(Echo { text, ids, alone }) = self.echo.take() else {
+            return step;
+        };
+        let (mut piece, mut ending) = match step {
+            Step::Piece(piece) => (piece, None),
+            Step::End(piece, ending) => (piece, Some(ending)),
+            failed => return failed,
+        };
+        let logprobs = std::mem::take(&mut self.logprobs).into_iter();
+        let mut whole = Piece { parts: vec![Part::Content(text)], ..Piece::default() };
+        if logprobs.len() > 0 {
+            let known = logprobs.map(|logprobs| Some(Box::new(logprobs)));
+            whole.scored = ids.into_iter().zip(std::iter::once(None).chain(known)).collect();
+        }
+        if alone {
+            piece = Piece::default();
+            let nothing =
+                Ending { completion_tokens: 0, finish_reason: "length", reasoning_tokens: 0 };
+            ending = Some(nothing);
+        }
+        whole.extend(piece);
+        ending.map_or_else(|| Step::Piece(whole.clone()), |ending| Step::End(whole.clone(), ending))
+    }
+}
+
+/// The replies to one request.
+pub(super) struct Sources {
+    /// By choice; none once it has ended.
+    running: Vec<Option<Source>>,
+    /// The choice that is asked first.
+    turn: usize,
+    closing: watch::Receiver<bool>,
+    _work: Work,
+}
+
+impl Sources {
+    pub fn new(sources: Vec<Source>, work: Work) -> Self {
+        let closing = work.0.closing.subscribe();
+        Self { running: sources.into_iter().map(Some).collect(), turn: 0, closing, _work: work }
+    }
+
+    /// The next step and whose it is; `None` after the last. A failure is the last.
+    pub async fn step(&mut self) -> Option<(usize, Step)> {
+        let Self { running, turn, closing, .. } = self;
+        if running.iter().all(Option::is_none) {
+            return None;
+        }
+        let next = std::future::poll_fn(|cx| poll(running, turn, cx));
+        let (choice, step) = tokio::select! {
+            next = next => next,
+            () = closed(closing) => (0, Step::Failed(ApiError::Draining)),
+        };
+        match step {
+            Step::Piece(_) => {}
+            Step::End(..) => self.running[choice] = None,
+            Step::Failed(_) => self.running.clear(),
+        }
+        Some((choice, step))
+    }
+}
+
+/// Asks each reply in turn, beginning after the one that spoke last.
+fn poll(
+    running: &mut [Option<Source>],
+    turn: &mut usize,
+    cx: &mut Context<'_>,
+) -> Poll<(usize, Step)> {
+    let count = running.len();
+    for n in 0..count {
+        let choice = (*turn + n) % count;
+        let Some(source) = &mut running[choice] else { continue };
+        if let Poll::Ready(step) = source.poll(cx) {
+            *turn = choice + 1;
+            return Poll::Ready((choice, step));
+        }
+    }
+    Poll::Pending
 }

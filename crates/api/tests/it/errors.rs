@@ -48,9 +48,8 @@ fn bad_requests_are_400_and_name_their_field() {
         (CHAT, json!({}), "missing_required_parameter", "messages"),
         (CHAT, json!([]), "invalid_type", "body"),
         (CHAT, chat(image, json!({})), "unsupported", "messages[0].content[1]"),
-        (CHAT, chat(hi(), json!({"n": 2})), "unsupported", "n"),
-        (CHAT, chat(hi(), json!({"tools": [{}]})), "unsupported", "tools"),
-        (CHAT, chat(hi(), json!({"logprobs": true})), "unsupported", "logprobs"),
+        (CHAT, chat(hi(), json!({"best_of": 2})), "unsupported", "best_of"),
+        (CHAT, chat(hi(), json!({"functions": [{}]})), "unsupported", "functions"),
         (CHAT, chat(hi(), json!({"temperature": "1"})), "invalid_type", "temperature"),
         (CHAT, chat(hi(), json!({"temperature": 9})), "invalid_value", "temperature"),
         (CHAT, chat(hi(), json!({"max_tokens": 0})), "invalid_value", "max_tokens"),
@@ -59,7 +58,7 @@ fn bad_requests_are_400_and_name_their_field() {
         (COMPLETION, json!({"prompt": ["a", "b"]}), "unsupported", "prompt"),
         (COMPLETION, json!({"prompt": ""}), "invalid_value", "prompt"),
         (COMPLETION, json!({"prompt": [1, 999_999]}), "invalid_value", "prompt[1]"),
-        (COMPLETION, json!({"prompt": "a", "echo": true}), "unsupported", "echo"),
+        (COMPLETION, json!({"prompt": "a", "suffix": "b"}), "unsupported", "suffix"),
     ] {
         let expected = (400, code.to_owned(), Some(param.to_owned()));
         assert_eq!(error_of(post(server.addr, path, &body)), expected, "{body}");

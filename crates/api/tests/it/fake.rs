@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ring::head::{Command, Driver, Facts, Handle, RingState, pair};
+use sched::sample::Logprobs;
 use sched::{Event, Failure, Finish, Refusal, Request, RequestId};
 use tokio::sync::mpsc;
 
@@ -236,8 +237,18 @@ fn reply(request: &Request, mut tokens: Vec<u32>) -> Events {
         drafted: 0,
         accepted: 0,
     };
-    let tokens = tokens.into_iter().map(|id| Event::Token { id, logprobs: None });
-    Box::new(tokens.chain(std::iter::once(done)))
+    let guide = request.guide.clone();
+    let scores =
+        move |count: u32| Logprobs { own: -0.5, top: (0..count).map(|n| (n, -0.5)).collect() };
+    let prompt = guide.prompt_logprobs.map(|count| {
+        let logprobs = vec![scores(count); request.prompt.len() - 1];
+        Event::PromptLogprobs { first: 1, logprobs }
+    });
+    let tokens = tokens.into_iter().map(move |id| {
+        let logprobs = guide.logprobs.map(|count| Box::new(scores(count)));
+        Event::Token { id, logprobs }
+    });
+    Box::new(prompt.into_iter().chain(tokens).chain(std::iter::once(done)))
 }
 
 fn cut(tokens: Vec<u32>, failure: Failure) -> Events {

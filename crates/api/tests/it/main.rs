@@ -20,6 +20,7 @@ mod fake;
 mod openai;
 mod replies;
 mod streams;
+mod surface;
 
 use fake::{Fake, Seen};
 
@@ -38,8 +39,16 @@ impl Server {
     }
 
     pub fn within(limits: Limits) -> Self {
+        Self::of(limits, Text::byte_level())
+    }
+
+    pub fn speaking(text: Text) -> Self {
+        Self::of(Limits::default(), text)
+    }
+
+    fn of(limits: Limits, text: Text) -> Self {
         let fake = Fake::start();
-        let mut app = App::new(fake.handle.clone(), Arc::new(Text::byte_level()), "org/fake");
+        let mut app = App::new(fake.handle.clone(), Arc::new(text), "org/fake");
         app.limits = limits;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
