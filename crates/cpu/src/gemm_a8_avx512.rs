@@ -11,14 +11,13 @@ use std::ops::Range;
 
 use arith::a8::BLOCK_VALUES;
 use arith::base::SLICE_VALUES;
-use arith::linear::{GROUPS, group_slices};
 
 use crate::codes_avx512::{Twin, heads, joined, scales};
 use crate::layout::{Layout, strip_values};
 use crate::pack::{LANES, Linear};
 use crate::project::{Inputs, Outputs};
 use crate::quantise_a8::ActivationsA8;
-use crate::vector_avx512::{Tree, store};
+use crate::vector_avx512::{Steps, Tree, dot_bytes_twice, store};
 
 /// Panels of a job, which share their broadcasts.
 pub(crate) const PANELS: usize = 2 * TWINS;
@@ -67,7 +66,8 @@ pub(crate) unsafe fn gemm_a8_blocks_avx512(
     assert!((1..=PANELS).contains(&panels.len()));
     UNPACKED.with_borrow_mut(|unpacked| {
         unpacked.fill(linear, panels.clone());
-        let job = Job { linear, unpacked, a8: inputs.a8, panels, out };
+        let steps = &Steps::of(linear.cols.div_ceil(SLICE_VALUES));
+        let job = Job { linear, unpacked, a8: inputs.a8, steps, panels, out };
         let layout = linear.layout();
         // SAFETY: passed on.
         unsafe {
@@ -183,6 +183,7 @@ struct Job<'a> {
     linear: &'a Linear,
     unpacked: &'a Unpacked,
     a8: &'a ActivationsA8,
+    steps: &'a Steps,
     panels: Range<usize>,
     out: &'a Outputs<'a>,
 }
@@ -248,10 +249,9 @@ impl Job<'_> {
         let (i32, f32) = (&sums.i32[rows(PIECE)], &sums.f32[rows(PIECE)]);
         let zero = _mm512_setzero_ps();
         let mut trees = [Tree::<R>::new(), Tree::new()];
-        for group in 0..GROUPS {
+        for step in self.steps.iter() {
             let mut g = [[zero; R]; TWINS];
-            let empty = group_slices(group, cols.div_ceil(SLICE_VALUES)).is_empty();
-            for slice in group_slices(group, cols.div_ceil(SLICE_VALUES)) {
+            for slice in step.slices.clone() {
                 let mut acc = [[zero; R]; TWINS];
                 let end = cols.min((slice + 1) * SLICE_VALUES);
                 for at in (slice * SLICE_VALUES..end).step_by(PIECE) {
@@ -268,8 +268,8 @@ impl Job<'_> {
                             i32: i32.as_ptr().add(at / PIECE),
                             f32: f32.as_ptr().add(at / PIECE),
                         };
-                        let dots = dots::<PIECE, R>(piece, cols);
-                        scale::<PIECE, ZERO, OFFSETS, R>(piece, cols, dots, &mut acc);
+                        let dots = dots::<PIECE, ZERO, R>(piece, cols);
+                        scale::<PIECE, OFFSETS, R>(piece, cols, dots, &mut acc);
                     }
                 }
                 for p in 0..TWINS {
@@ -279,48 +279,51 @@ impl Job<'_> {
                 }
             }
             for (tree, g) in trees.iter_mut().zip(g) {
-                tree.take(group, (!empty).then_some(g));
+                tree.take(step, g);
             }
         }
-        for r in 0..R {
-            for p in 0..TWINS {
-                let panel = |i: usize| {
-                    let panel = self.panels.start + 2 * p + i;
-                    if panel >= self.panels.end {
-                        return Default::default();
-                    }
-                    // SAFETY: the caller's promise.
-                    unsafe { self.out.panel(row + r, panel, self.linear.lanes(panel)) }
-                };
-                store(trees[p].root[r], a8.spoilt[row + r], [panel(0), panel(1)]);
+        for (p, tree) in trees.iter().enumerate() {
+            let first = self.panels.start + 2 * p;
+            let lanes = (first..self.panels.end.min(first + 2)).map(|i| self.linear.lanes(i)).sum();
+            if lanes == 0 {
+                continue;
+            }
+            for r in 0..R {
+                // SAFETY: the caller's promise.
+                let out = unsafe { self.out.panel(row + r, first, lanes) };
+                store(tree.root()[r], a8.spoilt[row + r], out);
             }
         }
         R
     }
 }
 
-/// The dots of a piece's codes with R rows of `cols` values.
+/// The dots of a piece's weights with R rows of `cols` values.
 ///
 /// # Safety
 /// All of the piece must be readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn dots<const PIECE: usize, const R: usize>(
+unsafe fn dots<const PIECE: usize, const ZERO: u32, const R: usize>(
     piece: Piece,
     cols: usize,
 ) -> [[__m512i; R]; TWINS] {
     let mut dots = [[_mm512_setzero_si512(); R]; TWINS];
-    for i in 0..PIECE / FIELD {
-        // SAFETY: the caller's promise.
-        unsafe {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // What the code for 0 adds to the dots of codes is taken off first.
+        for r in 0..if ZERO > 0 { R } else { 0 } {
+            let excess = *piece.i32.add(r * (cols / PIECE)) << ZERO;
+            dots[0][r] = _mm512_set1_epi32(excess.wrapping_neg());
+            dots[1][r] = dots[0][r];
+        }
+        for i in 0..PIECE / FIELD {
             let at = piece.codes.add(i * STEP_CODES);
             let w0 = _mm512_loadu_si512(at.cast());
             let w1 = _mm512_loadu_si512(at.add(BYTES).cast());
             for r in 0..R {
-                let x = piece.q.add(r * cols + FIELD * i).cast::<i32>();
-                let x = _mm512_set1_epi32(x.read_unaligned());
-                dots[0][r] = _mm512_dpbusd_epi32(dots[0][r], w0, x);
-                dots[1][r] = _mm512_dpbusd_epi32(dots[1][r], w1, x);
+                let x = piece.q.add(r * cols + FIELD * i);
+                (dots[0][r], dots[1][r]) = dot_bytes_twice(dots[0][r], dots[1][r], w0, w1, x);
             }
         }
     }
@@ -333,10 +336,10 @@ unsafe fn dots<const PIECE: usize, const R: usize>(
 /// All of the piece must be readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn scale<const PIECE: usize, const ZERO: u32, const OFFSETS: bool, const R: usize>(
+unsafe fn scale<const PIECE: usize, const OFFSETS: bool, const R: usize>(
     piece: Piece,
     cols: usize,
-    mut dots: [[__m512i; R]; TWINS],
+    dots: [[__m512i; R]; TWINS],
     acc: &mut [[__m512; R]; TWINS],
 ) {
     // SAFETY: the caller's promise.
@@ -346,19 +349,12 @@ unsafe fn scale<const PIECE: usize, const ZERO: u32, const OFFSETS: bool, const 
         let c = if OFFSETS { [load(piece.offsets, 0), load(piece.offsets, 1)] } else { a };
         for r in 0..R {
             let d = _mm512_set1_ps(*piece.d.add(r * (cols / BLOCK_VALUES)));
-            let sum = r * (cols / PIECE);
-            if ZERO > 0 {
-                let s = _mm512_slli_epi32::<ZERO>(_mm512_set1_epi32(*piece.i32.add(sum)));
-                for p in 0..TWINS {
-                    dots[p][r] = _mm512_sub_epi32(dots[p][r], s);
-                }
-            }
             for p in 0..TWINS {
                 let dot = _mm512_cvtepi32_ps(dots[p][r]);
                 acc[p][r] = _mm512_fmadd_ps(dot, _mm512_mul_ps(a[p], d), acc[p][r]);
             }
             if OFFSETS {
-                let s = _mm512_set1_ps(*piece.f32.add(sum));
+                let s = _mm512_set1_ps(*piece.f32.add(r * (cols / PIECE)));
                 for p in 0..TWINS {
                     acc[p][r] = _mm512_fmadd_ps(s, _mm512_mul_ps(c[p], d), acc[p][r]);
                 }

@@ -10,14 +10,13 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use arith::base::SLICE_VALUES;
-use arith::linear::{GROUPS, group_slices};
 
 use crate::codes_avx512::{Twin, heads, quad, scales};
 use crate::layout::{Layout, strip_values};
 use crate::pack::{LANES, Linear};
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx512::{Tree, dot_pairs, store};
+use crate::vector_avx512::{Steps, Tree, dot_pairs_twice, store};
 
 /// Panels of a job, which share their broadcasts.
 pub(crate) const PANELS: usize = 2 * TWINS;
@@ -66,7 +65,8 @@ pub(crate) unsafe fn gemm_a16_blocks_avx512(
     assert!((1..=PANELS).contains(&panels.len()));
     UNPACKED.with_borrow_mut(|unpacked| {
         unpacked.fill(linear, panels.clone());
-        let job = Job { linear, unpacked, a16: inputs.a16, panels, out };
+        let steps = &Steps::of(linear.cols.div_ceil(SLICE_VALUES));
+        let job = Job { linear, unpacked, a16: inputs.a16, steps, panels, out };
         let layout = linear.layout();
         // SAFETY: passed on.
         unsafe {
@@ -186,6 +186,7 @@ struct Job<'a> {
     linear: &'a Linear,
     unpacked: &'a Unpacked,
     a16: &'a Activations,
+    steps: &'a Steps,
     panels: Range<usize>,
     out: &'a Outputs<'a>,
 }
@@ -234,10 +235,9 @@ impl Job<'_> {
         let sums = &sums.f32[row * blocks..(row + R) * blocks];
         let zero = _mm512_setzero_ps();
         let mut trees = [Tree::<R>::new(), Tree::new()];
-        for group in 0..GROUPS {
+        for step in self.steps.iter() {
             let mut g = [[zero; R]; TWINS];
-            let empty = group_slices(group, slices).is_empty();
-            for slice in group_slices(group, slices) {
+            for slice in step.slices.clone() {
                 let mut acc = [[zero; R]; TWINS];
                 for block in slice * slice_blocks..blocks.min((slice + 1) * slice_blocks) {
                     // SAFETY: `fill` unpacked `blocks` blocks, a row has as many; the slices
@@ -257,20 +257,19 @@ impl Job<'_> {
                 }
             }
             for (tree, g) in trees.iter_mut().zip(g) {
-                tree.take(group, (!empty).then_some(g));
+                tree.take(step, g);
             }
         }
-        for r in 0..R {
-            for p in 0..TWINS {
-                let panel = |i: usize| {
-                    let panel = self.panels.start + 2 * p + i;
-                    if panel >= self.panels.end {
-                        return Default::default();
-                    }
-                    // SAFETY: the caller's promise.
-                    unsafe { self.out.panel(row + r, panel, self.linear.lanes(panel)) }
-                };
-                store(trees[p].root[r], a16.spoilt[row + r], [panel(0), panel(1)]);
+        for (p, tree) in trees.iter().enumerate() {
+            let first = self.panels.start + 2 * p;
+            let lanes = (first..self.panels.end.min(first + 2)).map(|i| self.linear.lanes(i)).sum();
+            if lanes == 0 {
+                continue;
+            }
+            for r in 0..R {
+                // SAFETY: the caller's promise.
+                let out = unsafe { self.out.panel(row + r, first, lanes) };
+                store(tree.root()[r], a16.spoilt[row + r], out);
             }
         }
         R
@@ -294,10 +293,8 @@ impl Job<'_> {
                 let w0 = _mm512_loadu_si512(at.cast());
                 let w1 = _mm512_loadu_si512(at.add(HALVES).cast());
                 for r in 0..R {
-                    let pair = q.add(r * self.a16.cols + 2 * s).cast::<i32>();
-                    let x = _mm512_set1_epi32(pair.read_unaligned());
-                    dots[0][r] = dot_pairs(dots[0][r], w0, x);
-                    dots[1][r] = dot_pairs(dots[1][r], w1, x);
+                    let x = q.add(r * self.a16.cols + 2 * s);
+                    (dots[0][r], dots[1][r]) = dot_pairs_twice(dots[0][r], dots[1][r], w0, w1, x);
                 }
             }
         }

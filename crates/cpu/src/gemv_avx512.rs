@@ -11,7 +11,6 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use arith::base::SLICE_VALUES;
-use arith::linear::{GROUPS, group_slices};
 
 use crate::codes_avx512::{Twin, heads, quad, quad_unshifted, scales};
 use crate::kinds::{OTHER, by_kind, layout_of};
@@ -19,7 +18,7 @@ use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx512::{Tree, dot_pairs, store};
+use crate::vector_avx512::{Steps, Tree, dot_pairs, store};
 
 /// Panels taken at once.
 pub(crate) const PANELS: usize = 2;
@@ -104,10 +103,9 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
     };
     let zero = _mm512_setzero_ps();
     let mut tree = Tree::<R>::new();
-    for group in 0..GROUPS {
+    for step in Steps::of(slices).iter() {
         let mut g = [zero; R];
-        let empty = group_slices(group, slices).is_empty();
-        for slice in group_slices(group, slices) {
+        for slice in step.slices.clone() {
             let mut acc = [zero; R];
             for unit in slice * slice_units..units.min((slice + 1) * slice_units) {
                 // SAFETY: a panel has `units` records, a row as many units, their blocks' sums
@@ -130,18 +128,13 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
                 g[r] = _mm512_fmadd_ps(acc[r], d, g[r]);
             }
         }
-        tree.take(group, (!empty).then_some(g));
+        tree.take(step, g);
     }
+    let lanes = panels.clone().map(|panel| linear.lanes(panel)).sum();
     for r in 0..R {
-        let panel = |i: usize| {
-            if i >= panels.len() {
-                return Default::default();
-            }
-            let panel = panels.start + i;
-            // SAFETY: the caller's promise.
-            unsafe { out.panel(row + r, panel, linear.lanes(panel)) }
-        };
-        store(tree.root[r], a16.spoilt[row + r], [panel(0), panel(1)]);
+        // SAFETY: the caller's promise.
+        let out = unsafe { out.panel(row + r, panels.start, lanes) };
+        store(tree.root()[r], a16.spoilt[row + r], out);
     }
     R
 }

@@ -76,10 +76,10 @@ pub(crate) struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// The `lanes` outputs of panel `panel` in row `row`.
+    /// The `lanes` outputs from panel `panel` on in row `row`.
     ///
     /// # Safety
-    /// No other thread may write the same panel of the same row.
+    /// No other thread may write the same outputs of the same row.
     #[inline]
     pub(crate) unsafe fn panel(&self, row: usize, panel: usize, lanes: usize) -> &'a mut [f32] {
         // SAFETY: panels of rows are disjoint; the rest is the caller's promise.

@@ -1,11 +1,12 @@
 //! Small vector forms that the AVX-512 kernels share.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use arith::exp::{EXP, EXP_MAX, EXP_MIN, LN2_HI, LN2_LO, LOG2E};
 use arith::float::SPOILT;
-
-use crate::pack::LANES;
+use arith::linear::{GROUPS, group_slices};
 
 /// Magnitudes below this (2^-36) flush to +0.
 const FLUSH_BELOW: f32 = f32::from_bits(0x2d80_0000);
@@ -50,67 +51,103 @@ pub(crate) fn sum(x: __m512) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
-/// The tree over the groups of N vectors of sums, built as they come in order.
+/// The order in which the groups of a linear layer's slices are summed: [`arith::linear`]'s tree,
+/// as steps over a stack of nodes that wait for their sisters.
 ///
 /// A node that holds no slice is left out: adding its +0 changes no sum that is not flushed.
-pub(crate) struct Tree<const N: usize> {
-    /// By level, a node that waits for its sister.
-    waiting: [[__m512; N]; 3],
-    /// Whether one waits.
-    filled: [bool; 3],
-    pub(crate) root: [__m512; N],
+pub(crate) struct Steps {
+    steps: [Step; GROUPS],
+    count: usize,
 }
+
+/// A group that has slices.
+#[derive(Clone, Default)]
+pub(crate) struct Step {
+    pub(crate) slices: Range<usize>,
+    /// How many nodes of the stack take its sum, the last one first.
+    joins: usize,
+}
+
+impl Steps {
+    /// Of `slices` slices, at least one.
+    pub(crate) fn of(slices: usize) -> Self {
+        let mut all = Self { steps: Default::default(), count: 0 };
+        let (mut waiting, mut held) = ([0; GROUPS], 0);
+        for group in (0..GROUPS).filter(|&group| !group_slices(group, slices).is_empty()) {
+            let next = (group + 1..GROUPS).find(|&next| !group_slices(next, slices).is_empty());
+            let (mut first, mut joins) = (group, 0);
+            // The smallest node above both is done once no later group is below it.
+            while held > 0
+                && next.is_none_or(|next| {
+                    let level = (waiting[held - 1] ^ group).ilog2() + 1;
+                    next >> level != group >> level
+                })
+            {
+                held -= 1;
+                first = waiting[held];
+                joins += 1;
+            }
+            waiting[held] = first;
+            held += 1;
+            all.steps[all.count] = Step { slices: group_slices(group, slices), joins };
+            all.count += 1;
+        }
+        all
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Step> {
+        self.steps[..self.count].iter()
+    }
+}
+
+/// The nodes of N vectors of sums that wait; after the last step the root alone.
+pub(crate) struct Tree<const N: usize> {
+    waiting: [MaybeUninit<[__m512; N]>; NODES],
+    held: usize,
+}
+
+/// Nodes that wait at once, at most: one a level, and the one that comes.
+const NODES: usize = GROUPS.ilog2() as usize + 1;
 
 impl<const N: usize> Tree<N> {
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline(always)]
     pub(crate) fn new() -> Self {
-        let zero = [_mm512_setzero_ps(); N];
-        Self { waiting: [zero; 3], filled: [false; 3], root: zero }
+        Self { waiting: [const { MaybeUninit::uninit() }; NODES], held: 0 }
     }
 
-    /// Takes the sums of group `group`, `None` where it has no slices.
+    /// Takes the sums of a step.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    pub(crate) fn take(&mut self, group: usize, mut sums: Option<[__m512; N]>) {
-        for (level, (waiting, filled)) in self.waiting.iter_mut().zip(&mut self.filled).enumerate()
-        {
-            if group >> level & 1 == 0 {
-                *filled = sums.is_some();
-                if let Some(sums) = sums {
-                    *waiting = sums;
-                }
-                return;
-            }
-            match &mut sums {
-                Some(sums) if *filled => {
-                    for (sum, sister) in sums.iter_mut().zip(waiting) {
-                        *sum = _mm512_add_ps(*sister, *sum);
-                    }
-                }
-                None if *filled => sums = Some(*waiting),
-                _ => {}
+    pub(crate) fn take(&mut self, step: &Step, mut sums: [__m512; N]) {
+        for _ in 0..step.joins {
+            self.held -= 1;
+            // SAFETY: nodes below `held` were written.
+            let sister = unsafe { self.waiting[self.held].assume_init_ref() };
+            for (sum, sister) in sums.iter_mut().zip(sister) {
+                *sum = _mm512_add_ps(*sister, *sum);
             }
         }
-        if let Some(sums) = sums {
-            self.root = sums;
-        }
+        self.waiting[self.held].write(sums);
+        self.held += 1;
+    }
+
+    /// The whole sums, once all steps are taken.
+    #[inline(always)]
+    pub(crate) fn root(&self) -> &[__m512; N] {
+        assert!(self.held == 1);
+        // SAFETY: nodes below `held` were written.
+        unsafe { self.waiting[0].assume_init_ref() }
     }
 }
 
-/// Sixteen sums, flushed, to two panels of at most eight outputs each.
+/// Sixteen sums, flushed, to as many outputs as `out` has.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) fn store(sum: __m512, spoilt: bool, outs: [&mut [f32]; 2]) {
-    let mut lanes = [SPOILT; 2 * LANES];
-    if !spoilt {
-        // SAFETY: sixteen floats are sixteen lanes.
-        unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), flush(sum)) };
-    }
-    for (out, lanes) in outs.into_iter().zip(lanes.as_chunks::<LANES>().0) {
-        let len = out.len();
-        out.copy_from_slice(&lanes[..len]);
-    }
+pub(crate) fn store(sum: __m512, spoilt: bool, out: &mut [f32]) {
+    let sum = if spoilt { _mm512_set1_ps(SPOILT) } else { flush(sum) };
+    let lanes = u16::MAX.unbounded_shr(16 - out.len() as u32);
+    // SAFETY: the mask holds for no more lanes than `out` has.
+    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), lanes, sum) };
 }
 
 /// `acc` plus the dot of the two pairs of a lane, in one instruction: the compiler takes the
@@ -129,6 +166,73 @@ pub(crate) fn dot_pairs(mut acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
         );
     }
     acc
+}
+
+/// Adds the dots of two vectors of pairs with one pair of 16-bit integers to their sums. One block
+/// of instructions: left alone, the compiler loads many broadcasts ahead and spills the sums.
+///
+/// # Safety
+/// Four bytes at `x` must be readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(crate) unsafe fn dot_pairs_twice(
+    mut first: __m512i,
+    mut second: __m512i,
+    w0: __m512i,
+    w1: __m512i,
+    x: *const i16,
+) -> (__m512i, __m512i) {
+    let q: __m512i;
+    // SAFETY: reads four bytes, and the CPU has VNNI.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastd {q}, dword ptr [{x}]",
+            "vpdpwssd {first}, {w0}, {q}",
+            "vpdpwssd {second}, {w1}, {q}",
+            q = out(zmm_reg) q,
+            x = in(reg) x,
+            first = inout(zmm_reg) first,
+            second = inout(zmm_reg) second,
+            w0 = in(zmm_reg) w0,
+            w1 = in(zmm_reg) w1,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    let _: __m512i = q;
+    (first, second)
+}
+
+/// As [`dot_pairs_twice`], of unsigned bytes with four signed ones.
+///
+/// # Safety
+/// Four bytes at `x` must be readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(crate) unsafe fn dot_bytes_twice(
+    mut first: __m512i,
+    mut second: __m512i,
+    w0: __m512i,
+    w1: __m512i,
+    x: *const i8,
+) -> (__m512i, __m512i) {
+    let q: __m512i;
+    // SAFETY: reads four bytes, and the CPU has VNNI.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastd {q}, dword ptr [{x}]",
+            "vpdpbusd {first}, {w0}, {q}",
+            "vpdpbusd {second}, {w1}, {q}",
+            q = out(zmm_reg) q,
+            x = in(reg) x,
+            first = inout(zmm_reg) first,
+            second = inout(zmm_reg) second,
+            w0 = in(zmm_reg) w0,
+            w1 = in(zmm_reg) w1,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    let _: __m512i = q;
+    (first, second)
 }
 
 #[cfg(test)]
