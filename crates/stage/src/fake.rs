@@ -48,6 +48,8 @@ pub struct Fake {
     kept: BTreeMap<u64, Vec<u64>>,
     held: Vec<bool>,
     keeps_max: usize,
+    /// Pages that [`Fault::FreedTwice`] gives back once more.
+    stale: Vec<u32>,
 }
 
 /// The states of one layer after 0, 1, .. rows of the last window.
@@ -64,6 +66,7 @@ impl Fake {
             kept: BTreeMap::new(),
             held: Vec::new(),
             keeps_max: usize::MAX,
+            stale: Vec::new(),
         }
     }
 
@@ -104,6 +107,10 @@ impl Fake {
     }
 
     fn apply(&mut self, plan: &Plan) -> Result<Effects, StageError> {
+        if self.fault == Some(Fault::FreedTwice) {
+            let stale = std::mem::replace(&mut self.stale, self.slots.pages_ended(plan));
+            self.slots.free_again(&stale);
+        }
         let effects = match self.fault {
             Some(Fault::DropRollback) => self.slots.apply(&missed_rollback(plan, &self.slots))?,
             _ => self.slots.apply(plan)?,
@@ -262,6 +269,7 @@ impl Engine for Fake {
         self.streams.clear();
         self.kept.clear();
         self.held.clear();
+        self.stale.clear();
     }
 
     fn held(&self) -> &[bool] {

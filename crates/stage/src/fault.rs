@@ -18,6 +18,8 @@ pub enum Fault {
     DropRollback,
     /// A change of a stream's state is not counted.
     DropGeneration,
+    /// The pages of a stream that ended are given back once more with the next plan.
+    FreedTwice,
     /// The convolution's tail misses the last row of every window of two and more.
     StaleTail,
     /// Value heads go with the key heads of the other order. Planted at load.

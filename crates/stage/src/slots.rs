@@ -303,6 +303,20 @@ impl Slots {
         });
     }
 
+    /// Pages of the streams that a plan ends.
+    #[doc(hidden)]
+    pub fn pages_ended(&self, plan: &Plan) -> Vec<u32> {
+        let ends = |entry: &&Entry| matches!(entry.op, Op::Close | Op::Cancel);
+        let slots = plan.entries.iter().filter(ends).filter_map(|entry| self.slots.get(&entry.id));
+        slots.flat_map(|slot| slot.pages.iter().copied()).collect()
+    }
+
+    /// Gives pages back whoever holds them.
+    #[doc(hidden)]
+    pub fn free_again(&mut self, pages: &[u32]) {
+        self.pages.free_again(pages);
+    }
+
     /// Takes back the last count of a stream's changes.
     #[doc(hidden)]
     pub fn forget_generation(&mut self, id: StreamId) {

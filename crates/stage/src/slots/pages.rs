@@ -56,6 +56,11 @@ impl Pages {
         }
     }
 
+    /// Gives pages back whoever holds them.
+    pub(super) fn free_again(&mut self, pages: &[u32]) {
+        self.free.extend(pages);
+    }
+
     /// Takes the lowest free page.
     pub(super) fn take(&mut self) -> u32 {
         let page = self.free.pop_first().expect("pages were counted");
