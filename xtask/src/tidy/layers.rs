@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["sched", "text"],
     &["cpu", "stage", "grammar"],
     &["ring"],
-    &["api"],
+    &["api", "sim"],
     &["cli"],
 ];
 

@@ -1,0 +1,154 @@
+//! A rank's device: a fake stage that takes its time, and what an onlooker sees of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arith::base::StreamId;
+use stage::{Engine, Fake, Fault, Input, Shapes, SlotState, StageError};
+use wire::plan::{Op, Plan};
+
+use crate::plant::Plant;
+use crate::setting::model;
+
+/// A device.
+pub struct Device {
+    fake: Fake,
+    /// Streams whose cancel was heard, until their end.
+    skips: BTreeSet<StreamId>,
+    generations: BTreeMap<StreamId, u32>,
+    deaf: bool,
+    /// The pages of the epoch.
+    pub pages: u32,
+    /// Rounds until it fails.
+    pub fails_in: Option<u32>,
+}
+
+/// What a round did, apart from its values.
+#[derive(Debug)]
+pub struct Seen {
+    /// All rows of the round.
+    pub values: Vec<f32>,
+    /// As [`Engine::held`].
+    pub held: Vec<bool>,
+    /// Streams of which rows were computed.
+    pub computed: Vec<StreamId>,
+}
+
+impl Device {
+    /// Of layers, with a planted bug.
+    pub fn new(
+        range: std::ops::Range<u32>,
+        ends: bool,
+        keeps_max: usize,
+        plant: Option<Plant>,
+    ) -> Self {
+        let fake = Fake::new(model(range, ends)).with_keeps_max(keeps_max);
+        let fault = match plant {
+            Some(Plant::LostRollback) => Some(Fault::PositionOnly),
+            Some(Plant::FreedTwice) => Some(Fault::FreedTwice),
+            _ => None,
+        };
+        Self {
+            fake: match fault {
+                Some(fault) => fake.with_fault(fault),
+                None => fake,
+            },
+            skips: BTreeSet::new(),
+            generations: BTreeMap::new(),
+            deaf: plant == Some(Plant::CancelSkipsStage),
+            pages: 0,
+            fails_in: None,
+        }
+    }
+
+    /// Width of a row.
+    pub fn hidden(&self) -> usize {
+        self.fake.hidden()
+    }
+
+    /// Makes room.
+    pub fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
+        self.reset();
+        self.pages = shapes.pages;
+        self.luck()?;
+        self.fake.prepare(shapes)
+    }
+
+    fn luck(&mut self) -> Result<(), StageError> {
+        match &mut self.fails_in {
+            Some(0) => {
+                self.fails_in = None;
+                Err(StageError::EmptyShape { what: "luck" })
+            }
+            Some(rounds) => {
+                *rounds -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Computes a round.
+    ///
+    /// # Errors
+    /// The stage's own, within the outer one: what no stage may do.
+    pub fn step(
+        &mut self,
+        plan: &Plan,
+        input: Input<'_>,
+    ) -> Result<Result<Seen, StageError>, String> {
+        if let Err(error) = self.luck() {
+            return Ok(Err(error));
+        }
+        let mut values = Vec::new();
+        if let Err(error) = self.fake.step(plan, input, &mut values) {
+            return Ok(Err(error));
+        }
+        let mut computed = Vec::new();
+        for entry in &plan.entries {
+            match entry.op {
+                Op::Close | Op::Cancel => {
+                    self.skips.remove(&entry.id);
+                    self.generations.remove(&entry.id);
+                }
+                _ if entry.rows > 0 && !self.skips.contains(&entry.id) => computed.push(entry.id),
+                _ => {}
+            }
+        }
+        for state in self.fake.table() {
+            let before = self.generations.insert(state.id, state.generation.0);
+            let most = before.map_or(1, |before| before + 1);
+            if state.generation.0 > most || before.is_some_and(|b| b > state.generation.0) {
+                let found = state.generation;
+                return Err(format!("stream {}: generation {found} after {before:?}", state.id));
+            }
+        }
+        Ok(Ok(Seen { values, held: self.fake.held().to_vec(), computed }))
+    }
+
+    /// Logits of rows.
+    pub fn logits(&mut self, rows: &[f32]) -> Vec<f32> {
+        let mut out = Vec::new();
+        self.fake.logits(rows, &mut out).expect("a fake head");
+        out
+    }
+
+    /// As [`Engine::skip`].
+    pub fn skip(&mut self, id: StreamId) {
+        if !self.deaf {
+            self.fake.skip(id);
+            self.skips.insert(id);
+        }
+    }
+
+    /// As [`Engine::reset`].
+    pub fn reset(&mut self) {
+        self.fake.reset();
+        self.skips.clear();
+        self.generations.clear();
+    }
+
+    /// The table, and pages that nobody holds.
+    pub fn table(&self) -> (Vec<SlotState>, u32) {
+        (self.fake.table(), self.fake.slots().pages_free())
+    }
+}
