@@ -7,6 +7,7 @@ mod oracles;
 mod race;
 mod report;
 mod silence;
+mod sim;
 mod step;
 mod synthetic;
 mod tidy;
@@ -22,9 +23,11 @@ use step::{Steps, cargo};
 const USAGE: &str = "\
 cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where it is installed)
 cargo xtask test    every test; says which were skipped and why
-cargo xtask ci      check, fetch SmolLM2, arm, test, a short race, fuzz; what .ci/run calls
+cargo xtask ci      check, fetch SmolLM2, arm, test, sim, a short race, fuzz; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask faults  the table of faults on rings of real processes, about ten minutes
+cargo xtask sim     [--seeds 10000] [--from 0] [--seed N] [--long] [--plant BUG] [--trace]
+                    rings on a made-up clock and network, a seed each; --seed N --trace shows one
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
 cargo xtask tidy    the rules of this house that no other tool knows
@@ -66,6 +69,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "arm" => arm::run(&mut steps),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
         [one] if one == "faults" => faults::run(&mut steps),
+        [one, rest @ ..] if one == "sim" => sim::run(&mut steps, rest),
         [one] if one == "oracles" => oracles::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
@@ -126,11 +130,13 @@ fn ci(steps: &mut Steps) -> Result<()> {
     let model = steps.time("model", || pull(step::baton()?))?;
     let arm = arm::build(steps)?;
     let tested = test(steps, Some(&model), arm.as_deref());
+    let simulated = sim::built(steps);
     let raced = race::run(steps, &["--short".to_owned()]);
     let fuzzed = fuzz_if_time_is_left(steps);
     println!("{steps}");
     let verdict = tested?;
     fuzzed?;
+    simulated?;
     raced?;
     println!("{verdict}");
     Ok(())
