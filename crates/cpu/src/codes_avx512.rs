@@ -22,15 +22,15 @@ impl Twin {
         Self { at: unsafe { self.at.add(bytes) }, ..self }
     }
 
-    /// Asks for `bytes` of the next two panels, of `panel_bytes` each.
+    /// Asks for `bytes` of both panels, `ahead` bytes on, which need not be there.
     #[inline(always)]
-    pub(crate) fn prefetch(self, bytes: usize, panel_bytes: usize) {
+    pub(crate) fn prefetch(self, bytes: usize, ahead: usize) {
         for at in (0..bytes).step_by(64) {
-            let at = self.at.wrapping_add(2 * panel_bytes + at);
+            let at = self.at.wrapping_add(ahead + at);
             // SAFETY: a prefetch of any address is harmless.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T0>(at.cast());
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(panel_bytes).cast());
+                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(self.gap).cast());
             }
         }
     }

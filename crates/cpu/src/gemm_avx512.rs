@@ -136,6 +136,7 @@ impl Unpacked {
                 // room for all panels of a block.
                 unsafe {
                     let block = record.add(block * layout.block_bytes());
+                    block.prefetch(layout.block_bytes(), PANELS * bytes);
                     let at = block.add(layout.codes_bytes());
                     put(scales(layout.scales, at, heads[0]), twin, a);
                     if layout.offsets {

@@ -113,7 +113,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
                     for b in 0..layout.blocks {
                         let at = (unit * layout.blocks + b) * layout.block;
                         let codes = record.add(b * layout.block_bytes());
-                        codes.prefetch(layout.block_bytes(), first.len());
+                        codes.prefetch(layout.block_bytes(), PANELS * first.len());
                         block::<BITS, KIND, R>(layout, codes, heads, x, at, &mut acc);
                     }
                 }

@@ -116,7 +116,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
                     for b in 0..layout.blocks {
                         let block = unit * layout.blocks + b;
                         let codes = record.add(b * layout.block_bytes());
-                        codes.prefetch(layout.block_bytes(), first.len());
+                        codes.prefetch(layout.block_bytes(), PANELS * first.len());
                         let q = q.as_ptr().add(block * layout.block);
                         let dots = dots::<BITS, KIND, R>(codes, layout.block, q, a16.cols);
                         scale(layout, codes, heads, &dots, sums.at(block), &mut acc);

@@ -23,6 +23,8 @@ use crate::{project_a8_scalar, project_scalar};
 
 /// Rows up to which block formats are multiplied straight from their codes.
 const GEMV_ROWS: usize = 8;
+/// The same where AVX-512 unpacks them: more rows are needed to pay for what is written and read.
+const GEMV_ROWS_AVX512: usize = 16;
 /// Panels of a job of more rows than that, which share their broadcasts.
 pub(crate) const GEMM_PANELS: usize = 2;
 /// Rows of such a job.
@@ -60,10 +62,15 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(linear: &Linear, rows: usize) -> Self {
+    fn of(level: Level, linear: &Linear, rows: usize) -> Self {
+        let few = match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => GEMV_ROWS_AVX512,
+            _ => GEMV_ROWS,
+        };
         match () {
             () if linear.format.is_float() => Self::Floats,
-            () if rows <= GEMV_ROWS => Self::Gemv,
+            () if rows <= few => Self::Gemv,
             () => Self::Gemm,
         }
     }
@@ -102,7 +109,7 @@ fn cut(how: (Level, Arith), linear: &Linear, rows: usize) -> Cut {
         (Level::Avx512, _) => (gemv_avx512::PANELS, gemm_avx512::PANELS),
         _ => (1, GEMM_PANELS),
     };
-    let (panels, job_rows) = match Kind::of(linear, rows) {
+    let (panels, job_rows) = match Kind::of(how.0, linear, rows) {
         Kind::Floats => (FLOAT_PANELS, JOB_ROWS),
         Kind::Gemv => {
             let panels = JOB_MACS.div_ceil(linear.cols * LANES * rows);
@@ -206,7 +213,7 @@ unsafe fn compute(
     rows: Range<usize>,
     out: &Outputs<'_>,
 ) {
-    let kind = Kind::of(linear, rows.len());
+    let kind = Kind::of(how.0, linear, rows.len());
     let kernel = match (how, kind) {
         ((Level::Scalar, _), Kind::Floats) => project_scalar::project_f32_floats_scalar,
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
