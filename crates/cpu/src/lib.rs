@@ -75,7 +75,7 @@ use arith::format::{Matrix, read_float};
 use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
 pub use kv::Kv;
-pub use limits::{Limits, limits};
+pub use limits::{Limits, limits, limits_by};
 pub use memory::free_bytes;
 pub use pack::Linear;
 pub use rows::Rows;

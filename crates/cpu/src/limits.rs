@@ -28,14 +28,21 @@ pub struct Limits {
 
 /// Measures for about half a second, in 512 MiB of memory.
 pub fn limits(threads: usize) -> Limits {
+    let start = Instant::now();
+    limits_by(threads, &|| start.elapsed().as_secs_f64())
+}
+
+/// [`limits`] by a clock that gives seconds: one of the time that threads really ran leaves busy
+/// neighbours out.
+pub fn limits_by(threads: usize, clock: &dyn Fn() -> f64) -> Limits {
     let threads = threads.max(1);
-    let [multiply_16, multiply_8] = multiply(threads);
-    Limits { read_bytes: read(threads), multiply_16, multiply_8 }
+    let [multiply_16, multiply_8] = multiply(threads, clock);
+    Limits { read_bytes: read(threads, clock), multiply_16, multiply_8 }
 }
 
 /// Seconds that `work` takes on every thread at once.
-fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
-    let started = Instant::now();
+fn seconds(threads: usize, clock: &dyn Fn() -> f64, work: impl Fn(usize) + Sync) -> f64 {
+    let started = clock();
     std::thread::scope(|scope| {
         for thread in 1..threads {
             let work = &work;
@@ -43,10 +50,10 @@ fn seconds(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
         }
         work(0);
     });
-    started.elapsed().as_secs_f64()
+    clock() - started
 }
 
-fn read(threads: usize) -> f64 {
+fn read(threads: usize, clock: &dyn Fn() -> f64) -> f64 {
     let words: Vec<u64> = (0..READ_BYTES as u64 / 8).collect();
     let parts: Vec<&[u64]> = words.chunks(words.len().div_ceil(threads)).collect();
     let pass = |thread: usize| {
@@ -57,15 +64,15 @@ fn read(threads: usize) -> f64 {
         }
         black_box(sums);
     };
-    let passes = (0..READ_PASSES).map(|_| seconds(threads, pass));
+    let passes = (0..READ_PASSES).map(|_| seconds(threads, clock, pass));
     READ_BYTES as f64 / passes.fold(f64::INFINITY, f64::min)
 }
 
 /// 16-bit and 8-bit multiply-adds a second.
 #[cfg(target_arch = "x86_64")]
-fn multiply(threads: usize) -> [Option<f64>; 2] {
+fn multiply(threads: usize, clock: &dyn Fn() -> f64) -> [Option<f64>; 2] {
     let rate = |products: usize, work: fn()| {
-        let tries = (0..TRIES).map(|_| seconds(threads, |_| work()));
+        let tries = (0..TRIES).map(|_| seconds(threads, clock, |_| work()));
         let all = (threads * ROUNDS * x86::CHAINS * products) as f64;
         Some(all / tries.fold(f64::INFINITY, f64::min))
     };
@@ -83,7 +90,7 @@ fn multiply(threads: usize) -> [Option<f64>; 2] {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn multiply(_threads: usize) -> [Option<f64>; 2] {
+fn multiply(_threads: usize, _clock: &dyn Fn() -> f64) -> [Option<f64>; 2] {
     [None; 2]
 }
 
@@ -164,7 +171,7 @@ mod tests {
     #[test]
     fn work_runs_on_every_thread_at_once() {
         let seen = std::sync::Mutex::new(Vec::new());
-        seconds(3, |thread| seen.lock().unwrap_or_else(|e| e.into_inner()).push(thread));
+        seconds(3, &|| 0.0, |thread| seen.lock().unwrap_or_else(|e| e.into_inner()).push(thread));
         let mut seen = seen.into_inner().unwrap_or_else(|e| e.into_inner());
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2]);
