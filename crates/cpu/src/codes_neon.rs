@@ -10,6 +10,16 @@ pub(crate) const FIELD: usize = 4;
 /// Bytes of a vector.
 pub(crate) const VECTOR: usize = 16;
 
+/// Dots of eight outputs.
+pub(crate) type Dots = [int32x4_t; 2];
+
+/// Bytes are multiplied by what every NEON has.
+pub(crate) const PLAIN: usize = 0;
+/// By the dot product, which the CPU must have.
+pub(crate) const DOT: usize = 1;
+/// By the matrix product, or where a vector is alone the dot product; the CPU must have both.
+pub(crate) const MATRIX: usize = 2;
+
 /// Field `i` of a strip, of outputs 0 .. 4 or, with `half` 1, 4 .. 8: the codes of four values a
 /// lane, in the order of [`place`](crate::quantise_a8::place). Codes of 8 bits have 128 taken off.
 ///
@@ -63,9 +73,9 @@ unsafe fn bits(bits: usize, plane: *const u8, i: usize, half: usize) -> uint8x16
 }
 
 /// `sum` and, a 32-bit lane, the products of the four bytes of `w` there with those of `x` in lane
-/// `I`. With `DOT` one instruction, which the CPU must have.
+/// `I`, in one instruction unless `HOW` is [`PLAIN`].
 #[inline(always)]
-pub(crate) unsafe fn dot<const I: usize, const DOT: bool>(
+pub(crate) unsafe fn dot<const I: usize, const HOW: usize>(
     sum: int32x4_t,
     w: int8x16_t,
     x: int8x16_t,
@@ -73,7 +83,7 @@ pub(crate) unsafe fn dot<const I: usize, const DOT: bool>(
     // SAFETY: NEON is part of the target; the dot product is the caller's promise. The instruction
     // reads and writes these registers alone. Products are at most 2^14.
     unsafe {
-        if DOT {
+        if HOW != PLAIN {
             let mut sum = sum;
             asm!(
                 "sdot {sum:v}.4s, {w:v}.16b, {x:v}.4b[{i}]",

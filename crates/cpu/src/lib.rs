@@ -56,6 +56,8 @@ mod memory;
 mod norm;
 mod pack;
 mod pool;
+#[cfg(target_arch = "aarch64")]
+mod products_neon;
 mod project;
 mod project_a8_scalar;
 mod project_scalar;
@@ -107,6 +109,17 @@ pub enum Isa {
     Neon,
     /// NEON with the dot product, or an error.
     NeonDot,
+    /// NEON with the matrix product of bytes (I8MM) and the dot product, or an error.
+    NeonMatrix,
+}
+
+/// How NEON multiplies bytes.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Product {
+    Plain,
+    Dot,
+    Matrix,
 }
 
 /// The kernels in use.
@@ -118,9 +131,7 @@ pub(crate) enum Level {
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "aarch64")]
-    Neon,
-    #[cfg(target_arch = "aarch64")]
-    NeonDot,
+    Neon(Product),
 }
 
 impl Level {
@@ -134,16 +145,15 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Self::avx512(),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Ok(Self::Neon),
+            Isa::Neon => Ok(Self::Neon(Product::Plain)),
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonDot => Self::vector().and_then(|level| match level {
-                Self::NeonDot => Ok(level),
-                _ => Err("the dot product of NEON"),
-            }),
+            Isa::NeonDot => Self::neon(Product::Dot).ok_or("the dot product of NEON"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonMatrix => Self::neon(Product::Matrix).ok_or("the matrix product of NEON"),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => Err("AVX2"),
             #[cfg(not(target_arch = "aarch64"))]
-            Isa::Neon | Isa::NeonDot => Err("NEON"),
+            Isa::Neon | Isa::NeonDot | Isa::NeonMatrix => Err("NEON"),
         }
     }
 
@@ -153,11 +163,23 @@ impl Level {
         return Self::avx512().or(Self::avx2());
         #[cfg(target_arch = "aarch64")]
         {
-            let dot = std::arch::is_aarch64_feature_detected!("dotprod");
-            Ok(if dot { Self::NeonDot } else { Self::Neon })
+            let best = [Product::Matrix, Product::Dot].into_iter().find_map(Self::neon);
+            Ok(best.unwrap_or(Self::Neon(Product::Plain)))
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         Err("AVX2 or NEON")
+    }
+
+    /// NEON with `product`, if the CPU has it.
+    #[cfg(target_arch = "aarch64")]
+    fn neon(product: Product) -> Option<Self> {
+        let dot = std::arch::is_aarch64_feature_detected!("dotprod");
+        let here = match product {
+            Product::Plain => true,
+            Product::Dot => dot,
+            Product::Matrix => dot && std::arch::is_aarch64_feature_detected!("i8mm"),
+        };
+        here.then_some(Self::Neon(product))
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -194,7 +216,7 @@ impl Level {
     fn multiplies_bytes(self) -> bool {
         match self {
             #[cfg(target_arch = "aarch64")]
-            Self::Neon | Self::NeonDot => true,
+            Self::Neon(_) => true,
             _ => false,
         }
     }
@@ -207,9 +229,11 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => "neon",
+            Self::Neon(Product::Plain) => "neon",
             #[cfg(target_arch = "aarch64")]
-            Self::NeonDot => "neon with dot product",
+            Self::Neon(Product::Dot) => "neon with dot product",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(Product::Matrix) => "neon with matrix product",
         }
     }
 }

@@ -12,13 +12,15 @@ use std::arch::aarch64::*;
 use std::ops::Range;
 
 use arith::a8::BLOCK_VALUES;
-use arith::base::SLICE_VALUES;
+use arith::base::{Arith, SLICE_VALUES};
 use arith::linear::{GROUPS, group_slices};
 
-use crate::codes_neon::{FIELD, VECTOR, dot, field};
+use crate::Product;
+use crate::codes_neon::{DOT, Dots, FIELD, MATRIX, PLAIN, VECTOR, dot, field};
 use crate::lanes::*;
 use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
+use crate::products_neon::products;
 use crate::project::{Inputs, Outputs};
 use crate::scales_vector::{heads, scales};
 use crate::vector::put_groups;
@@ -56,11 +58,27 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Outputs of `panels` for `rows` in arith 1, on any NEON.
+/// A kernel of `project`.
+type Kernel = unsafe fn(&Linear, &Inputs<'_>, Range<usize>, Range<usize>, &Outputs<'_>);
+
+/// The kernel that multiplies by `product`, which the CPU must have.
+pub(crate) fn kernel(product: Product, arith: Arith) -> Kernel {
+    match (arith, product) {
+        (Arith::One, Product::Plain) => project_a16_blocks_neon::<PLAIN>,
+        (Arith::One, Product::Dot) => project_a16_blocks_neon::<DOT>,
+        (Arith::One, Product::Matrix) => project_a16_blocks_neon::<MATRIX>,
+        (Arith::Two, Product::Plain) => project_a8_blocks_neon::<PLAIN>,
+        (Arith::Two, Product::Dot) => project_a8_blocks_neon::<DOT>,
+        (Arith::Two, Product::Matrix) => project_a8_blocks_neon::<MATRIX>,
+    }
+}
+
+/// Outputs of `panels` for `rows` in arith 1.
 ///
 /// # Safety
-/// No other thread may write `panels` of `rows`; the rows are quantised.
-pub(crate) unsafe fn project_a16_blocks_neon(
+/// The CPU has the product `HOW`; no other thread may write `panels` of `rows`; the rows are
+/// quantised.
+unsafe fn project_a16_blocks_neon<const HOW: usize>(
     linear: &Linear,
     inputs: &Inputs<'_>,
     panels: Range<usize>,
@@ -68,29 +86,14 @@ pub(crate) unsafe fn project_a16_blocks_neon(
     out: &Outputs<'_>,
 ) {
     // SAFETY: passed on.
-    unsafe { project::<A16, false>(linear, of_a16(linear, inputs), panels, rows, out) }
+    unsafe { project::<A16, HOW>(linear, of_a16(linear, inputs), panels, rows, out) }
 }
 
-/// Outputs of `panels` for `rows` in arith 1, with the dot product.
-///
-/// # Safety
-/// As [`project_a16_blocks_neon`]; the CPU has the dot product.
-pub(crate) unsafe fn project_a16_blocks_neon_dot(
-    linear: &Linear,
-    inputs: &Inputs<'_>,
-    panels: Range<usize>,
-    rows: Range<usize>,
-    out: &Outputs<'_>,
-) {
-    // SAFETY: passed on.
-    unsafe { project::<A16, true>(linear, of_a16(linear, inputs), panels, rows, out) }
-}
-
-/// Outputs of `panels` for `rows` in arith 2, on any NEON.
+/// Outputs of `panels` for `rows` in arith 2.
 ///
 /// # Safety
 /// As [`project_a16_blocks_neon`].
-pub(crate) unsafe fn project_a8_blocks_neon(
+unsafe fn project_a8_blocks_neon<const HOW: usize>(
     linear: &Linear,
     inputs: &Inputs<'_>,
     panels: Range<usize>,
@@ -98,22 +101,7 @@ pub(crate) unsafe fn project_a8_blocks_neon(
     out: &Outputs<'_>,
 ) {
     // SAFETY: passed on.
-    unsafe { project::<A8, false>(linear, of_a8(linear, inputs), panels, rows, out) }
-}
-
-/// Outputs of `panels` for `rows` in arith 2, with the dot product.
-///
-/// # Safety
-/// As [`project_a16_blocks_neon_dot`].
-pub(crate) unsafe fn project_a8_blocks_neon_dot(
-    linear: &Linear,
-    inputs: &Inputs<'_>,
-    panels: Range<usize>,
-    rows: Range<usize>,
-    out: &Outputs<'_>,
-) {
-    // SAFETY: passed on.
-    unsafe { project::<A8, true>(linear, of_a8(linear, inputs), panels, rows, out) }
+    unsafe { project::<A8, HOW>(linear, of_a8(linear, inputs), panels, rows, out) }
 }
 
 fn of_a8<'a>(linear: &Linear, inputs: &Inputs<'a>) -> Rows<'a> {
@@ -131,8 +119,8 @@ fn of_a16<'a>(linear: &Linear, inputs: &Inputs<'a>) -> Rows<'a> {
 }
 
 /// # Safety
-/// As [`project_a16_blocks_neon`]; with `DOT` the CPU has the dot product.
-unsafe fn project<const PLANES: usize, const DOT: bool>(
+/// As [`project_a16_blocks_neon`].
+unsafe fn project<const PLANES: usize, const HOW: usize>(
     linear: &Linear,
     inputs: Rows<'_>,
     panels: Range<usize>,
@@ -144,12 +132,12 @@ unsafe fn project<const PLANES: usize, const DOT: bool>(
         // SAFETY: passed on.
         unsafe {
             match job.layout.bits {
-                2 => job.panel::<2, PLANES, DOT>(panel, rows.clone()),
-                3 => job.panel::<3, PLANES, DOT>(panel, rows.clone()),
-                4 => job.panel::<4, PLANES, DOT>(panel, rows.clone()),
-                5 => job.panel::<5, PLANES, DOT>(panel, rows.clone()),
-                6 => job.panel::<6, PLANES, DOT>(panel, rows.clone()),
-                _ => job.panel::<8, PLANES, DOT>(panel, rows.clone()),
+                2 => job.panel::<2, PLANES, HOW>(panel, rows.clone()),
+                3 => job.panel::<3, PLANES, HOW>(panel, rows.clone()),
+                4 => job.panel::<4, PLANES, HOW>(panel, rows.clone()),
+                5 => job.panel::<5, PLANES, HOW>(panel, rows.clone()),
+                6 => job.panel::<6, PLANES, HOW>(panel, rows.clone()),
+                _ => job.panel::<8, PLANES, HOW>(panel, rows.clone()),
             }
         }
     }
@@ -163,13 +151,10 @@ struct Job<'a> {
     out: &'a Outputs<'a>,
 }
 
-/// Dots of eight outputs.
-type Dots = [int32x4_t; 2];
-
 impl Job<'_> {
     /// # Safety
     /// As [`project`].
-    unsafe fn panel<const BITS: usize, const PLANES: usize, const DOT: bool>(
+    unsafe fn panel<const BITS: usize, const PLANES: usize, const HOW: usize>(
         &self,
         panel: usize,
         rows: Range<usize>,
@@ -179,10 +164,10 @@ impl Job<'_> {
             // SAFETY: passed on.
             unsafe {
                 row += match rows.end - row {
-                    1 => self.some::<BITS, PLANES, 1, DOT>(panel, row),
-                    2 => self.some::<BITS, PLANES, 2, DOT>(panel, row),
-                    3 => self.some::<BITS, PLANES, 3, DOT>(panel, row),
-                    _ => self.some::<BITS, PLANES, 4, DOT>(panel, row),
+                    1 => self.some::<BITS, PLANES, 1, HOW>(panel, row),
+                    2 => self.some::<BITS, PLANES, 2, HOW>(panel, row),
+                    3 => self.some::<BITS, PLANES, 3, HOW>(panel, row),
+                    _ => self.some::<BITS, PLANES, 4, HOW>(panel, row),
                 };
             }
         }
@@ -190,19 +175,32 @@ impl Job<'_> {
 
     /// # Safety
     /// As [`project`].
-    unsafe fn some<const BITS: usize, const PLANES: usize, const R: usize, const DOT: bool>(
+    unsafe fn some<const BITS: usize, const PLANES: usize, const R: usize, const HOW: usize>(
         &self,
         panel: usize,
         row: usize,
     ) -> usize {
         // SAFETY: passed on.
         unsafe {
-            if DOT {
-                self.rows_dot::<BITS, PLANES, R>(panel, row)
-            } else {
-                self.rows::<BITS, PLANES, R, false>(panel, row)
+            match HOW {
+                MATRIX => self.rows_matrix::<BITS, PLANES, R>(panel, row),
+                DOT => self.rows_dot::<BITS, PLANES, R>(panel, row),
+                _ => self.rows::<BITS, PLANES, R, PLAIN>(panel, row),
             }
         }
+    }
+
+    /// # Safety
+    /// As [`project`] with the matrix product.
+    #[inline(never)]
+    #[target_feature(enable = "neon,dotprod,i8mm")]
+    unsafe fn rows_matrix<const BITS: usize, const PLANES: usize, const R: usize>(
+        &self,
+        panel: usize,
+        row: usize,
+    ) -> usize {
+        // SAFETY: passed on.
+        unsafe { self.rows::<BITS, PLANES, R, MATRIX>(panel, row) }
     }
 
     /// # Safety
@@ -215,7 +213,7 @@ impl Job<'_> {
         row: usize,
     ) -> usize {
         // SAFETY: passed on.
-        unsafe { self.rows::<BITS, PLANES, R, true>(panel, row) }
+        unsafe { self.rows::<BITS, PLANES, R, DOT>(panel, row) }
     }
 
     /// `R` rows from `row` through one panel; gives R.
@@ -223,7 +221,7 @@ impl Job<'_> {
     /// # Safety
     /// As [`project`].
     #[inline(always)]
-    unsafe fn rows<const BITS: usize, const PLANES: usize, const R: usize, const DOT: bool>(
+    unsafe fn rows<const BITS: usize, const PLANES: usize, const R: usize, const HOW: usize>(
         &self,
         panel: usize,
         row: usize,
@@ -245,7 +243,7 @@ impl Job<'_> {
                         for b in 0..layout.blocks {
                             let at = (unit * layout.blocks + b) * layout.block;
                             let block = record.add(b * layout.block_bytes());
-                            self.block::<BITS, PLANES, R, DOT>(block, heads, at, &parts, &mut acc);
+                            self.block::<BITS, PLANES, R, HOW>(block, heads, at, &parts, &mut acc);
                         }
                     }
                 }
@@ -272,7 +270,7 @@ impl Job<'_> {
     /// # Safety
     /// `block` holds a block of the layout, each row the values.
     #[inline(always)]
-    unsafe fn block<const BITS: usize, const PLANES: usize, const R: usize, const DOT: bool>(
+    unsafe fn block<const BITS: usize, const PLANES: usize, const R: usize, const HOW: usize>(
         &self,
         block: *const u8,
         heads: [F32s; 2],
@@ -295,7 +293,7 @@ impl Job<'_> {
             for from in (0..layout.block).step_by(piece) {
                 let codes = block.add(from * BITS);
                 let q = rows.map(|(q, _, _)| q.as_ptr().add(at + from));
-                let dots = self.dots::<BITS, PLANES, R, DOT>(codes, q);
+                let dots = self.dots::<BITS, PLANES, R, HOW>(codes, q);
                 for r in 0..R {
                     let (_, d, sums) = rows[r];
                     let sum = *sums.get_unchecked((at + from) / piece);
@@ -322,7 +320,7 @@ impl Job<'_> {
     /// # Safety
     /// `codes` holds the piece and each row its bytes from `q` on, in every plane.
     #[inline(always)]
-    unsafe fn dots<const BITS: usize, const PLANES: usize, const R: usize, const DOT: bool>(
+    unsafe fn dots<const BITS: usize, const PLANES: usize, const R: usize, const HOW: usize>(
         &self,
         codes: *const u8,
         q: [*const i8; R],
@@ -330,25 +328,37 @@ impl Job<'_> {
         let width = const { strip_values(BITS) };
         // SAFETY: NEON is part of the target; the caller's promise, 16 values at a time.
         unsafe {
+            if HOW == MATRIX && PLANES * R > 1 {
+                let (piece, cols) = (self.inputs.piece, self.inputs.cols);
+                return joined(products::<BITS, PLANES, R>(codes, piece, q, cols));
+            }
             let mut sums = [[[vdupq_n_s32(0); 2]; PLANES]; R];
             for strip in 0..self.inputs.piece / width {
                 let codes = codes.add(strip * width * BITS);
                 let q = q.map(|q| q.add(strip * width));
                 // Constants, so that each field has its own shifts.
-                sixteen::<BITS, PLANES, R, DOT>(codes, 0, q, self.inputs.cols, &mut sums);
+                sixteen::<BITS, PLANES, R, HOW>(codes, 0, q, self.inputs.cols, &mut sums);
                 if width > VECTOR {
-                    sixteen::<BITS, PLANES, R, DOT>(codes, 1, q, self.inputs.cols, &mut sums);
+                    sixteen::<BITS, PLANES, R, HOW>(codes, 1, q, self.inputs.cols, &mut sums);
                 }
             }
-            sums.map(|planes| {
-                let mut all = planes[0];
-                for lower in &planes[1..] {
-                    all = std::array::from_fn(|h| vaddq_s32(vshlq_n_s32::<8>(all[h]), lower[h]));
-                }
-                all
-            })
+            joined(sums)
         }
     }
+}
+
+/// Dots with the planes of rows as dots with the rows.
+#[inline(always)]
+fn joined<const PLANES: usize, const R: usize>(sums: [[Dots; PLANES]; R]) -> [Dots; R] {
+    sums.map(|planes| {
+        let mut all = planes[0];
+        for lower in &planes[1..] {
+            // SAFETY: NEON is part of the target.
+            let join = |h: usize| unsafe { vaddq_s32(vshlq_n_s32::<8>(all[h]), lower[h]) };
+            all = [join(0), join(1)];
+        }
+        all
+    })
 }
 
 /// Values 16 `some` to 16 `some` + 16 of a strip with every row, whose planes lie `cols` apart.
@@ -356,7 +366,7 @@ impl Job<'_> {
 /// # Safety
 /// `codes` points to a strip that has them and each row has them from `q` on.
 #[inline(always)]
-unsafe fn sixteen<const BITS: usize, const PLANES: usize, const R: usize, const DOT: bool>(
+unsafe fn sixteen<const BITS: usize, const PLANES: usize, const R: usize, const HOW: usize>(
     codes: *const u8,
     some: usize,
     q: [*const i8; R],
@@ -368,10 +378,10 @@ unsafe fn sixteen<const BITS: usize, const PLANES: usize, const R: usize, const 
         let at = |p: usize| p * cols + some * VECTOR;
         let x = q.map(|q| std::array::from_fn(|p| vld1q_s8(q.add(at(p)))));
         let i = some * (VECTOR / FIELD);
-        turn::<BITS, PLANES, R, 0, DOT>(codes, i, &x, sums);
-        turn::<BITS, PLANES, R, 1, DOT>(codes, i, &x, sums);
-        turn::<BITS, PLANES, R, 2, DOT>(codes, i, &x, sums);
-        turn::<BITS, PLANES, R, 3, DOT>(codes, i, &x, sums);
+        turn::<BITS, PLANES, R, 0, HOW>(codes, i, &x, sums);
+        turn::<BITS, PLANES, R, 1, HOW>(codes, i, &x, sums);
+        turn::<BITS, PLANES, R, 2, HOW>(codes, i, &x, sums);
+        turn::<BITS, PLANES, R, 3, HOW>(codes, i, &x, sums);
     }
 }
 
@@ -385,7 +395,7 @@ unsafe fn turn<
     const PLANES: usize,
     const R: usize,
     const I: usize,
-    const DOT: bool,
+    const HOW: usize,
 >(
     codes: *const u8,
     i: usize,
@@ -398,7 +408,7 @@ unsafe fn turn<
             let w = field::<BITS>(codes, i + I, half);
             for r in 0..R {
                 for p in 0..PLANES {
-                    sums[r][p][half] = dot::<I, DOT>(sums[r][p][half], w, x[r][p]);
+                    sums[r][p][half] = dot::<I, HOW>(sums[r][p][half], w, x[r][p]);
                 }
             }
         }

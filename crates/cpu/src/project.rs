@@ -235,13 +235,7 @@ unsafe fn compute(
         #[cfg(target_arch = "x86_64")]
         ((Level::Avx2, Arith::Two), Kind::Gemm) => gemm_a8_avx2::gemm_a8_blocks_avx2,
         #[cfg(target_arch = "aarch64")]
-        ((Level::Neon, Arith::One), _) => linear_neon::project_a16_blocks_neon,
-        #[cfg(target_arch = "aarch64")]
-        ((Level::NeonDot, Arith::One), _) => linear_neon::project_a16_blocks_neon_dot,
-        #[cfg(target_arch = "aarch64")]
-        ((Level::Neon, Arith::Two), _) => linear_neon::project_a8_blocks_neon,
-        #[cfg(target_arch = "aarch64")]
-        ((Level::NeonDot, Arith::Two), _) => linear_neon::project_a8_blocks_neon_dot,
+        ((Level::Neon(product), arith), _) => linear_neon::kernel(product, arith),
         ((_, Arith::One), _) => project_scalar::project_a16_blocks_scalar,
         ((_, Arith::Two), _) => project_a8_scalar::project_a8_blocks_scalar,
     };

@@ -154,7 +154,7 @@ fn quantise_row(level: Level, x: &[f32], spoilt: bool, parts: Parts<'_>) {
         Level::Avx2 | Level::Avx512 => unsafe { quantise_row_a16_avx2(x, spoilt, parts) },
         #[cfg(target_arch = "aarch64")]
         // NEON is part of the target, so the twin is compiled for it as it is.
-        Level::Neon | Level::NeonDot => quantise_row_a16_scalar(x, spoilt, parts),
+        Level::Neon(_) => quantise_row_a16_scalar(x, spoilt, parts),
         Level::Scalar => quantise_row_a16_scalar(x, spoilt, parts),
     }
 }

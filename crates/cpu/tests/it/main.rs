@@ -17,6 +17,13 @@ use baton_cpu::{self as cpu, Cpu, Isa};
 /// ARM is emulated in CI, and how threads share work has nothing to do with it.
 const THREADS: &[usize] = if cfg!(target_arch = "aarch64") { &[3] } else { &[1, 2, 4] };
 
+/// All kernels of a machine. Every 64-bit ARM has NEON, so none takes the scalar twins.
+const ISAS: &[Isa] = if cfg!(target_arch = "aarch64") {
+    &[Isa::Neon, Isa::NeonDot, Isa::NeonMatrix]
+} else {
+    &[Isa::Scalar, Isa::Avx2, Isa::Avx512]
+};
+
 /// Every way to compute arith 1: all instruction sets, several thread counts.
 fn backends() -> Vec<(String, Cpu)> {
     backends_of(Arith::One)
@@ -24,7 +31,7 @@ fn backends() -> Vec<(String, Cpu)> {
 
 fn backends_of(arith: Arith) -> Vec<(String, Cpu)> {
     let mut all = Vec::new();
-    for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::NeonDot] {
+    for &isa in ISAS {
         for &threads in THREADS {
             match Cpu::new(threads, isa, arith) {
                 Ok(cpu) => all.push((format!("{isa:?}, {threads} threads"), cpu)),
