@@ -1,7 +1,8 @@
 //! Every kernel in its usual sizes: one table of medians with their spread, beside what the
 //! machine can do at most.
 //!
-//! `cargo bench -p baton-cpu --bench kernels -- [--threads N] [--arith N] [--processor-time] [NAME...]`
+//! `cargo bench -p baton-cpu --bench kernels -- [--threads N] [--arith N] [--isa NAME]
+//! [--processor-time] [NAME...]`
 //!
 //! A NAME is a part of a row's name; with some, only those rows run. One row of activations reads
 //! its weights from memory, so its share is that of the read bandwidth; 512 rows are held against
@@ -54,18 +55,25 @@ const FORMATS: [Format; 17] = [
 struct Asked {
     threads: usize,
     arith: Arith,
+    isa: Isa,
     processor_time: bool,
     names: Vec<String>,
 }
 
 fn asked() -> Asked {
-    let mut asked =
-        Asked { threads: 1, arith: Arith::One, processor_time: false, names: Vec::new() };
+    let mut asked = Asked {
+        threads: 1,
+        arith: Arith::One,
+        isa: Isa::Auto,
+        processor_time: false,
+        names: Vec::new(),
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--threads" => asked.threads = words.next().unwrap().parse().unwrap(),
             "--arith" => asked.arith = words.next().unwrap().parse().unwrap(),
+            "--isa" => asked.isa = isa(&words.next().unwrap()),
             "--processor-time" => asked.processor_time = true,
             // What cargo passes to every benchmark.
             "--bench" => {}
@@ -73,6 +81,13 @@ fn asked() -> Asked {
         }
     }
     asked
+}
+
+fn isa(name: &str) -> Isa {
+    let all =
+        [Isa::Auto, Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::NeonDot, Isa::NeonMatrix];
+    let named = |isa: &Isa| format!("{isa:?}").eq_ignore_ascii_case(name);
+    all.into_iter().find(named).unwrap_or_else(|| panic!("{name} is none of {all:?}"))
 }
 
 impl Asked {
@@ -175,7 +190,7 @@ impl Table {
 
 fn main() {
     let asked = asked();
-    let cpu = Cpu::new(asked.threads, Isa::Auto, asked.arith).unwrap();
+    let cpu = Cpu::new(asked.threads, asked.isa, asked.arith).unwrap();
     let limits = limits_by(asked.threads, &|| asked.seconds());
     let table = Table { asked, cpu, limits };
     table.head();

@@ -10,40 +10,18 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use arith::a8::BLOCK_VALUES;
-use arith::base::SLICE_VALUES;
-use arith::linear::{GROUPS, group_slices};
+use arith::linear::GROUPS;
 
-use crate::bytes_avx2::{centred, fields_a_sum, four, pairs, taken, widened, zero_of};
-use crate::codes_avx2::joined;
-use crate::layout::{Layout, strip_values};
+use crate::bytes_avx2::{centred, fields_a_sum, four, pairs, widened, zero_of};
 use crate::pack::{LANES, Linear};
 use crate::project::{GEMM_PANELS, Inputs, Outputs};
 use crate::quantise_a8::ActivationsA8;
-use crate::scales_vector::{heads, scales};
+use crate::unpacked_avx2::{BLOCK_SCALES, BYTES, FIELD, STEP_BYTES, Unpacked};
 use crate::vector::put_groups;
-
-/// Bytes of a vector.
-const BYTES: usize = 32;
-/// Values of a vector's lane, a field of the packed codes.
-const FIELD: usize = 4;
-/// Codes of a field of all panels of a job.
-const STEP_CODES: usize = GEMM_PANELS * BYTES;
-/// Scales of a block of all panels of a job.
-const BLOCK_SCALES: usize = GEMM_PANELS * LANES;
-
-/// The panels of a job, unpacked. Kept by its thread, grown at first use.
-#[derive(Default)]
-struct Unpacked {
-    /// `[fields][GEMM_PANELS][BYTES]` codes, as `pairs` takes them.
-    codes: Vec<u8>,
-    /// `[blocks][GEMM_PANELS][LANES]`.
-    scales: Vec<f32>,
-    /// As many, for formats that have offsets.
-    offsets: Vec<f32>,
-}
+use crate::walk::{Sums, by_rows, walk};
 
 thread_local! {
-    static UNPACKED: RefCell<Unpacked> = RefCell::default();
+    static UNPACKED: RefCell<Unpacked<FIELD>> = RefCell::default();
 }
 
 /// Outputs of at most [`GEMM_PANELS`] `panels` for `rows`.
@@ -59,7 +37,6 @@ pub(crate) unsafe fn gemm_a8_blocks_avx2(
     rows: Range<usize>,
     out: &Outputs<'_>,
 ) {
-    assert!(panels.len() <= GEMM_PANELS);
     let layout = linear.layout();
     UNPACKED.with_borrow_mut(|unpacked| {
         // SAFETY: passed on.
@@ -81,83 +58,10 @@ pub(crate) unsafe fn gemm_a8_blocks_avx2(
     });
 }
 
-impl Unpacked {
-    /// # Safety
-    /// The CPU has AVX2, FMA and F16C.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn fill(&mut self, linear: &Linear, panels: Range<usize>) {
-        let layout = linear.layout();
-        let (fields, blocks) = (linear.cols / FIELD, linear.cols / layout.block);
-        self.codes.resize(self.codes.len().max(fields * STEP_CODES), 0);
-        self.scales.resize(self.scales.len().max(blocks * BLOCK_SCALES), 0.0);
-        self.offsets.resize(self.offsets.len().max(blocks * BLOCK_SCALES), 0.0);
-        for (p, panel) in panels.enumerate() {
-            let panel = linear.panel(panel);
-            match layout.bits {
-                2 => self.unpack::<2>(layout, panel, p),
-                3 => self.unpack::<3>(layout, panel, p),
-                4 => self.unpack::<4>(layout, panel, p),
-                5 => self.unpack::<5>(layout, panel, p),
-                6 => self.unpack::<6>(layout, panel, p),
-                _ => self.unpack::<8>(layout, panel, p),
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn unpack<const BITS: usize>(&mut self, layout: Layout, panel: &[u8], p: usize) {
-        let mut codes = self.codes.chunks_exact_mut(layout.block / FIELD * STEP_CODES);
-        let mut parts = self
-            .scales
-            .chunks_exact_mut(BLOCK_SCALES)
-            .zip(self.offsets.chunks_exact_mut(BLOCK_SCALES));
-        for record in panel.chunks_exact(layout.record_bytes()) {
-            // SAFETY: a record ends with its heads.
-            let heads = unsafe { heads(layout, record.as_ptr()) };
-            let blocks = record[..layout.head_at()].chunks_exact(layout.block_bytes());
-            for (block, (codes, (a, c))) in blocks.zip(codes.by_ref().zip(parts.by_ref())) {
-                let put = |at: usize, head: __m256, to: &mut [f32]| {
-                    // SAFETY: a block holds its scales; `to` has room for panel `p`.
-                    unsafe {
-                        let scales = scales(layout.scales, block.as_ptr().add(at), head);
-                        _mm256_storeu_ps(to[p * LANES..][..LANES].as_mut_ptr(), scales);
-                    }
-                };
-                put(layout.codes_bytes(), heads[0], a);
-                if layout.offsets {
-                    put(layout.codes_bytes() + layout.scales_bytes(), heads[1], c);
-                }
-                // SAFETY: a block holds its codes; `codes` has room for all panels.
-                unsafe {
-                    unpack_codes::<BITS>(layout, block.as_ptr(), codes[p * BYTES..].as_mut_ptr());
-                }
-            }
-        }
-    }
-}
-
-/// The codes of one block, a vector a field, these `STEP_CODES` apart.
-///
-/// # Safety
-/// `block` holds a block of `layout`, `to` has room for its vectors.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpack_codes<const BITS: usize>(layout: Layout, block: *const u8, to: *mut u8) {
-    let (width, fields) = const { (strip_values(BITS), strip_values(BITS) / FIELD) };
-    for strip in 0..layout.block / width {
-        for i in 0..fields {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let w = taken::<BITS>(joined::<BITS>(block.add(strip * width * BITS), i));
-                _mm256_storeu_si256(to.add((strip * fields + i) * STEP_CODES).cast(), w);
-            }
-        }
-    }
-}
-
 /// What the tiles of one job share.
 struct Job<'a> {
     linear: &'a Linear,
-    unpacked: &'a Unpacked,
+    unpacked: &'a Unpacked<FIELD>,
     a8: &'a ActivationsA8,
     panels: Range<usize>,
     out: &'a Outputs<'a>,
@@ -187,21 +91,13 @@ impl Job<'_> {
         &self,
         rows: Range<usize>,
     ) {
-        let mut row = rows.start;
-        while row < rows.end {
+        by_rows!(rows, [1 2 3 4], |row, R| {
             // SAFETY: passed on.
-            unsafe {
-                row += match rows.end - row {
-                    1 => self.tile::<BITS, PIECE, ZERO, OFFSETS, 1>(row),
-                    2 => self.tile::<BITS, PIECE, ZERO, OFFSETS, 2>(row),
-                    3 => self.tile::<BITS, PIECE, ZERO, OFFSETS, 3>(row),
-                    _ => self.tile::<BITS, PIECE, ZERO, OFFSETS, 4>(row),
-                };
-            }
-        }
+            unsafe { self.tile::<BITS, PIECE, ZERO, OFFSETS, R>(row) }
+        });
     }
 
-    /// R rows from `row` with all panels of the job; gives R.
+    /// R rows from `row` with all panels of the job.
     ///
     /// # Safety
     /// As [`Job::rows`].
@@ -215,53 +111,99 @@ impl Job<'_> {
     >(
         &self,
         row: usize,
-    ) -> usize {
+    ) {
         let (a8, cols, block) = (self.a8, self.linear.cols, self.linear.layout().block);
-        let sums = a8.sums(PIECE);
+        let (sums, zero) = (a8.sums(PIECE), [[_mm256_setzero_ps(); GEMM_PANELS]; R]);
         assert_eq!((a8.cols, sums.blocks), (cols, cols / PIECE));
         let rows = |width: usize| row * (cols / width)..(row + R) * (cols / width);
-        let (q, d) = (&a8.q[rows(1)], &a8.d[rows(BLOCK_VALUES)]);
-        let (i32, f32) = (&sums.i32[rows(PIECE)], &sums.f32[rows(PIECE)]);
-        let zero = _mm256_setzero_ps();
-        let mut groups = [[[zero; GEMM_PANELS]; R]; GROUPS];
-        for (group, g) in groups.iter_mut().enumerate() {
-            for slice in group_slices(group, cols.div_ceil(SLICE_VALUES)) {
-                let mut acc = [[zero; GEMM_PANELS]; R];
-                let end = cols.min((slice + 1) * SLICE_VALUES);
-                for at in (slice * SLICE_VALUES..end).step_by(PIECE) {
-                    let scales = at / block * BLOCK_SCALES;
-                    // SAFETY: `fill` unpacked `cols` values, a row has as many; the slices above
-                    // checked the lengths for R rows.
-                    unsafe {
-                        let piece = Piece {
-                            codes: self.unpacked.codes.as_ptr().add(at / FIELD * STEP_CODES),
-                            scales: self.unpacked.scales.as_ptr().add(scales),
-                            offsets: self.unpacked.offsets.as_ptr().add(scales),
-                            q: q.as_ptr().add(at),
-                            d: d.as_ptr().add(at / BLOCK_VALUES),
-                            i32: i32.as_ptr().add(at / PIECE),
-                            f32: f32.as_ptr().add(at / PIECE),
-                        };
-                        let dots = dots::<BITS, PIECE, R>(piece, cols);
-                        scale::<PIECE, ZERO, OFFSETS, R>(piece, cols, &dots, &mut acc);
-                    }
-                }
-                for r in 0..R {
-                    for p in 0..GEMM_PANELS {
-                        g[r][p] = _mm256_add_ps(g[r][p], acc[r][p]);
-                    }
-                }
-            }
-        }
+        let mut tile = Tile::<BITS, PIECE, ZERO, OFFSETS, R> {
+            cols,
+            block,
+            first: Piece {
+                codes: self.unpacked.codes.as_ptr(),
+                scales: self.unpacked.scales.as_ptr(),
+                offsets: self.unpacked.offsets.as_ptr(),
+                q: a8.q[rows(1)].as_ptr(),
+                d: a8.d[rows(BLOCK_VALUES)].as_ptr(),
+                i32: sums.i32[rows(PIECE)].as_ptr(),
+                f32: sums.f32[rows(PIECE)].as_ptr(),
+            },
+            acc: zero,
+            g: zero,
+            groups: [zero; GROUPS],
+        };
+        // SAFETY: `fill` unpacked `cols` values, a row has as many; the slices above checked the
+        // lengths for R rows.
+        unsafe { walk(&mut tile, cols, PIECE) };
         for r in 0..R {
             for (p, panel) in self.panels.clone().enumerate() {
                 let lanes = self.linear.lanes(panel);
                 // SAFETY: the caller's promise.
                 let out = unsafe { self.out.panel(row + r, panel, lanes) };
-                put_groups(std::array::from_fn(|k| groups[k][r][p]), a8.spoilt[row + r], out);
+                let groups = std::array::from_fn(|k| tile.groups[k][r][p]);
+                put_groups(groups, a8.spoilt[row + r], out);
             }
         }
-        R
+    }
+}
+
+/// The sums of R rows of `cols` values.
+struct Tile<
+    const BITS: usize,
+    const PIECE: usize,
+    const ZERO: i32,
+    const OFFSETS: bool,
+    const R: usize,
+> {
+    cols: usize,
+    /// Values of a block of weights.
+    block: usize,
+    first: Piece,
+    acc: [[__m256; GEMM_PANELS]; R],
+    g: [[__m256; GEMM_PANELS]; R],
+    groups: [[[__m256; GEMM_PANELS]; R]; GROUPS],
+}
+
+impl<const BITS: usize, const PIECE: usize, const ZERO: i32, const OFFSETS: bool, const R: usize>
+    Sums for Tile<BITS, PIECE, ZERO, OFFSETS, R>
+{
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn step(&mut self, step: usize) {
+        let (at, first) = (step * PIECE, self.first);
+        let scales = at / self.block * BLOCK_SCALES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let piece = Piece {
+                codes: first.codes.add(at / FIELD * STEP_BYTES),
+                scales: first.scales.add(scales),
+                offsets: first.offsets.add(scales),
+                q: first.q.add(at),
+                d: first.d.add(at / BLOCK_VALUES),
+                i32: first.i32.add(step),
+                f32: first.f32.add(step),
+            };
+            let dots = dots::<BITS, PIECE, R>(piece, self.cols);
+            scale::<PIECE, ZERO, OFFSETS, R>(piece, self.cols, &dots, &mut self.acc);
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn end_slice(&mut self, _slice: usize) {
+        for r in 0..R {
+            for p in 0..GEMM_PANELS {
+                self.g[r][p] = _mm256_add_ps(self.g[r][p], self.acc[r][p]);
+            }
+        }
+        self.acc = [[_mm256_setzero_ps(); GEMM_PANELS]; R];
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn end_group(&mut self, group: usize, _empty: bool) {
+        self.groups[group] = self.g;
+        self.g = [[_mm256_setzero_ps(); GEMM_PANELS]; R];
     }
 }
 
@@ -286,7 +228,7 @@ unsafe fn dots<const BITS: usize, const PIECE: usize, const R: usize>(
         for i in first..end {
             // SAFETY: the caller's promise.
             unsafe {
-                let at = piece.codes.add(i * STEP_CODES);
+                let at = piece.codes.add(i * STEP_BYTES);
                 let w0 = _mm256_loadu_si256(at.cast());
                 let w1 = _mm256_loadu_si256(at.add(BYTES).cast());
                 for r in 0..R {

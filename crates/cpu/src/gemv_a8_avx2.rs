@@ -8,18 +8,18 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use arith::a8::BLOCK_VALUES;
-use arith::base::SLICE_VALUES;
-use arith::linear::{GROUPS, group_slices};
+use arith::linear::GROUPS;
 
 use crate::bytes_avx2::{centred, fields_a_sum, four, pairs, taken, widened, zero_of};
 use crate::codes_avx2::joined;
-use crate::kinds::{OTHER, by_kind, layout_of};
+use crate::kinds::{self, by_kind};
 use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise_a8::ActivationsA8;
 use crate::scales_vector::{heads, scales};
 use crate::vector::put_groups;
+use crate::walk::{Sums, by_rows, walk};
 
 /// Outputs of `panels` for `rows`.
 ///
@@ -53,18 +53,10 @@ unsafe fn gemv<const BITS: usize, const KIND: usize>(
 ) {
     assert_eq!(linear.layout().bits, BITS);
     for panel in panels {
-        let mut row = rows.start;
-        while row < rows.end {
+        by_rows!(rows.clone(), [1 2 3 4], |row, R| {
             // SAFETY: passed on.
-            unsafe {
-                row += match rows.end - row {
-                    1 => panel_rows::<BITS, KIND, 1>(linear, panel, a8, row, out),
-                    2 => panel_rows::<BITS, KIND, 2>(linear, panel, a8, row, out),
-                    3 => panel_rows::<BITS, KIND, 3>(linear, panel, a8, row, out),
-                    _ => panel_rows::<BITS, KIND, 4>(linear, panel, a8, row, out),
-                };
-            }
-        }
+            unsafe { panel_rows::<BITS, KIND, R>(linear, panel, a8, row, out) }
+        });
     }
 }
 
@@ -78,7 +70,7 @@ struct Pieces {
     cols: usize,
 }
 
-/// `R` rows from `row` through one panel; gives R.
+/// `R` rows from `row` through one panel.
 ///
 /// # Safety
 /// As [`gemv_a8_blocks_avx2`].
@@ -90,51 +82,79 @@ unsafe fn panel_rows<const BITS: usize, const KIND: usize, const R: usize>(
     a8: &ActivationsA8,
     row: usize,
     out: &Outputs<'_>,
-) -> usize {
-    let layout = if KIND == OTHER { linear.layout() } else { const { layout_of(KIND) } };
-    let (cols, piece) = (linear.cols, layout.block.min(BLOCK_VALUES));
-    let (units, slices) = (cols / layout.unit_values(), cols.div_ceil(SLICE_VALUES));
-    let slice_units = SLICE_VALUES / layout.unit_values();
-    let base = linear.panel(panel).as_ptr();
+) {
+    let (layout, cols, zero) = (linear.layout(), linear.cols, [_mm256_setzero_ps(); R]);
+    let piece = layout.block.min(BLOCK_VALUES);
     let sums = a8.sums(piece);
     let rows = |width: usize| row * (cols / width)..(row + R) * (cols / width);
     assert_eq!((a8.cols, sums.blocks), (cols, cols / piece));
-    let first = Pieces {
-        q: a8.q[rows(1)].as_ptr(),
-        d: a8.d[rows(BLOCK_VALUES)].as_ptr(),
-        i32: sums.i32[rows(piece)].as_ptr(),
-        f32: sums.f32[rows(piece)].as_ptr(),
-        cols,
+    let mut tile = Tile::<BITS, KIND, R> {
+        layout,
+        panel: linear.panel(panel).as_ptr(),
+        rows: Pieces {
+            q: a8.q[rows(1)].as_ptr(),
+            d: a8.d[rows(BLOCK_VALUES)].as_ptr(),
+            i32: sums.i32[rows(piece)].as_ptr(),
+            f32: sums.f32[rows(piece)].as_ptr(),
+            cols,
+        },
+        acc: zero,
+        g: zero,
+        groups: [zero; GROUPS],
     };
-    let zero = _mm256_setzero_ps();
-    let mut groups = [[zero; R]; GROUPS];
-    for (group, g) in groups.iter_mut().enumerate() {
-        for slice in group_slices(group, slices) {
-            let mut acc = [zero; R];
-            for unit in slice * slice_units..units.min((slice + 1) * slice_units) {
-                // SAFETY: a panel has `units` records, a row as many units; the slices above
-                // checked the lengths for R rows.
-                unsafe {
-                    let record = base.add(unit * layout.record_bytes());
-                    let heads = heads(layout, record);
-                    for b in 0..layout.blocks {
-                        let at = (unit * layout.blocks + b) * layout.block;
-                        let codes = record.add(b * layout.block_bytes());
-                        block::<BITS, KIND, R>(layout, codes, heads, first, at, &mut acc);
-                    }
-                }
-            }
-            for r in 0..R {
-                g[r] = _mm256_add_ps(g[r], acc[r]);
-            }
-        }
-    }
+    let unit = kinds::layout::<KIND>(layout).unit_values();
+    // SAFETY: a panel has a record a unit, a row as many units; the slices above checked the
+    // lengths for R rows.
+    unsafe { walk(&mut tile, cols, unit) };
     for r in 0..R {
         // SAFETY: the caller's promise.
         let out = unsafe { out.panel(row + r, panel, linear.lanes(panel)) };
-        put_groups(std::array::from_fn(|k| groups[k][r]), a8.spoilt[row + r], out);
+        put_groups(std::array::from_fn(|k| tile.groups[k][r]), a8.spoilt[row + r], out);
     }
-    R
+}
+
+/// The sums of one panel in R rows.
+struct Tile<const BITS: usize, const KIND: usize, const R: usize> {
+    layout: Layout,
+    panel: *const u8,
+    rows: Pieces,
+    acc: [__m256; R],
+    g: [__m256; R],
+    groups: [[__m256; R]; GROUPS],
+}
+
+impl<const BITS: usize, const KIND: usize, const R: usize> Sums for Tile<BITS, KIND, R> {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn step(&mut self, unit: usize) {
+        let layout = kinds::layout::<KIND>(self.layout);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let record = self.panel.add(unit * layout.record_bytes());
+            let heads = heads(layout, record);
+            for b in 0..layout.blocks {
+                let at = (unit * layout.blocks + b) * layout.block;
+                let codes = record.add(b * layout.block_bytes());
+                block::<BITS, KIND, R>(layout, codes, heads, self.rows, at, &mut self.acc);
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn end_slice(&mut self, _slice: usize) {
+        for r in 0..R {
+            self.g[r] = _mm256_add_ps(self.g[r], self.acc[r]);
+        }
+        self.acc = [_mm256_setzero_ps(); R];
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn end_group(&mut self, group: usize, _empty: bool) {
+        self.groups[group] = self.g;
+        self.g = [_mm256_setzero_ps(); R];
+    }
 }
 
 /// The pieces of one block of weights, whose values begin at `at`:

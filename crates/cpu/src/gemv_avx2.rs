@@ -9,17 +9,17 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use arith::base::SLICE_VALUES;
-use arith::linear::{GROUPS, group_slices};
+use arith::linear::GROUPS;
 
 use crate::codes_avx2::{QUAD, quad};
-use crate::kinds::{OTHER, by_kind, layout_of};
+use crate::kinds::{self, by_kind};
 use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
 use crate::scales_vector::{heads, scales};
 use crate::vector::put_groups;
+use crate::walk::{Sums, by_rows, walk};
 
 /// Outputs of `panels` for `rows`.
 ///
@@ -51,25 +51,16 @@ unsafe fn gemv<const BITS: usize, const KIND: usize>(
     rows: Range<usize>,
     out: &Outputs<'_>,
 ) {
-    let layout = if KIND == OTHER { linear.layout() } else { const { layout_of(KIND) } };
-    assert_eq!(layout.bits, BITS);
+    assert_eq!(linear.layout().bits, BITS);
     for panel in panels {
-        let mut row = rows.start;
-        while row < rows.end {
+        by_rows!(rows.clone(), [1 2 3 4], |row, R| {
             // SAFETY: passed on.
-            unsafe {
-                row += match rows.end - row {
-                    1 => panel_rows::<BITS, KIND, 1>(linear, panel, a16, row, out),
-                    2 => panel_rows::<BITS, KIND, 2>(linear, panel, a16, row, out),
-                    3 => panel_rows::<BITS, KIND, 3>(linear, panel, a16, row, out),
-                    _ => panel_rows::<BITS, KIND, 4>(linear, panel, a16, row, out),
-                };
-            }
-        }
+            unsafe { panel_rows::<BITS, KIND, R>(linear, panel, a16, row, out) }
+        });
     }
 }
 
-/// `R` rows from `row` through one panel; gives R.
+/// `R` rows from `row` through one panel.
 ///
 /// # Safety
 /// As [`gemv_a16_blocks_avx2`].
@@ -81,63 +72,98 @@ unsafe fn panel_rows<const BITS: usize, const KIND: usize, const R: usize>(
     a16: &Activations,
     row: usize,
     out: &Outputs<'_>,
-) -> usize {
-    let layout = if KIND == OTHER { linear.layout() } else { const { layout_of(KIND) } };
-    let (slices, units) = (a16.slices, linear.cols / layout.unit_values());
-    let slice_units = SLICE_VALUES / layout.unit_values();
-    let base = linear.panel(panel).as_ptr();
-    let q = &a16.q[row * a16.cols..(row + R) * a16.cols];
-    let d = &a16.d[row * slices..(row + R) * slices];
+) {
+    let (layout, slices, zero) = (linear.layout(), a16.slices, [_mm256_setzero_ps(); R]);
     let sums = a16.sums(layout.block);
     let rows = row * sums.blocks..(row + R) * sums.blocks;
-    let sums = Sums {
-        i32: sums.i32[rows.clone()].as_ptr(),
-        f32: sums.f32[rows].as_ptr(),
-        stride: sums.blocks,
+    let mut tile = Tile::<BITS, KIND, R> {
+        layout,
+        panel: linear.panel(panel).as_ptr(),
+        cols: a16.cols,
+        q: a16.q[row * a16.cols..(row + R) * a16.cols].as_ptr(),
+        d: a16.d[row * slices..(row + R) * slices].as_ptr(),
+        slices,
+        sums: BlockSums {
+            i32: sums.i32[rows.clone()].as_ptr(),
+            f32: sums.f32[rows].as_ptr(),
+            stride: sums.blocks,
+        },
+        acc: zero,
+        g: zero,
+        groups: [zero; GROUPS],
     };
-    let zero = _mm256_setzero_ps();
-    let mut groups = [[zero; R]; GROUPS];
-    for (group, g) in groups.iter_mut().enumerate() {
-        for slice in group_slices(group, slices) {
-            let mut acc = [zero; R];
-            for unit in slice * slice_units..units.min((slice + 1) * slice_units) {
-                // SAFETY: a panel has `units` records, a row as many units, their blocks' sums
-                // and `slices` steps; the slices above checked the lengths for R rows.
-                unsafe {
-                    let record = base.add(unit * layout.record_bytes());
-                    let heads = heads(layout, record);
-                    for b in 0..layout.blocks {
-                        let block = unit * layout.blocks + b;
-                        let codes = record.add(b * layout.block_bytes());
-                        let q = q.as_ptr().add(block * layout.block);
-                        let dots = dots::<BITS, KIND, R>(codes, layout.block, q, a16.cols);
-                        scale(layout, codes, heads, &dots, sums.at(block), &mut acc);
-                    }
-                }
-            }
-            for r in 0..R {
-                let d = _mm256_set1_ps(d[r * slices + slice]);
-                g[r] = _mm256_fmadd_ps(acc[r], d, g[r]);
-            }
-        }
-    }
+    let unit = kinds::layout::<KIND>(layout).unit_values();
+    // SAFETY: a panel has a record a unit, a row as many units, their blocks' sums and `slices`
+    // steps; the slices above checked the lengths for R rows.
+    unsafe { walk(&mut tile, linear.cols, unit) };
     for r in 0..R {
         // SAFETY: the caller's promise.
         let out = unsafe { out.panel(row + r, panel, linear.lanes(panel)) };
-        put_groups(std::array::from_fn(|k| groups[k][r]), a16.spoilt[row + r], out);
+        put_groups(std::array::from_fn(|k| tile.groups[k][r]), a16.spoilt[row + r], out);
     }
-    R
+}
+
+/// The sums of one panel in R rows of `cols` values and `slices` steps.
+struct Tile<const BITS: usize, const KIND: usize, const R: usize> {
+    layout: Layout,
+    panel: *const u8,
+    cols: usize,
+    q: *const i16,
+    d: *const f32,
+    slices: usize,
+    sums: BlockSums,
+    acc: [__m256; R],
+    g: [__m256; R],
+    groups: [[__m256; R]; GROUPS],
+}
+
+impl<const BITS: usize, const KIND: usize, const R: usize> Sums for Tile<BITS, KIND, R> {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn step(&mut self, unit: usize) {
+        let layout = kinds::layout::<KIND>(self.layout);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let record = self.panel.add(unit * layout.record_bytes());
+            let heads = heads(layout, record);
+            for b in 0..layout.blocks {
+                let block = unit * layout.blocks + b;
+                let codes = record.add(b * layout.block_bytes());
+                let q = self.q.add(block * layout.block);
+                let dots = dots::<BITS, KIND, R>(codes, layout.block, q, self.cols);
+                scale(layout, codes, heads, &dots, self.sums.at(block), &mut self.acc);
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn end_slice(&mut self, slice: usize) {
+        for r in 0..R {
+            // SAFETY: the caller's promise.
+            let d = _mm256_set1_ps(unsafe { *self.d.add(r * self.slices + slice) });
+            self.g[r] = _mm256_fmadd_ps(self.acc[r], d, self.g[r]);
+        }
+        self.acc = [_mm256_setzero_ps(); R];
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn end_group(&mut self, group: usize, _empty: bool) {
+        self.groups[group] = self.g;
+        self.g = [_mm256_setzero_ps(); R];
+    }
 }
 
 /// Sums of a block's integers in several rows, `stride` apart.
 #[derive(Clone, Copy)]
-struct Sums {
+struct BlockSums {
     i32: *const i32,
     f32: *const f32,
     stride: usize,
 }
 
-impl Sums {
+impl BlockSums {
     /// # Safety
     /// The rows have `blocks` more blocks.
     #[inline(always)]
@@ -158,7 +184,7 @@ unsafe fn scale<const R: usize>(
     block: *const u8,
     heads: [__m256; 2],
     dots: &[__m256i; R],
-    sums: Sums,
+    sums: BlockSums,
     acc: &mut [__m256; R],
 ) {
     // SAFETY: the caller's promise.

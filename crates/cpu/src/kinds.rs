@@ -23,6 +23,12 @@ pub(crate) const fn layout_of(kind: usize) -> Layout {
     Layout::of(KNOWN[kind % KNOWN.len()])
 }
 
+/// The layout of a matrix of kind `KIND`: a constant, but that which was `found` for [`OTHER`].
+#[inline(always)]
+pub(crate) fn layout<const KIND: usize>(found: Layout) -> Layout {
+    if KIND == OTHER { found } else { const { layout_of(KIND) } }
+}
+
 /// Calls `kernel::<BITS, KIND>` for the layout of a matrix: one of [`KNOWN`] by its index, of which
 /// the whole layout is a constant, or [`OTHER`], of which the bits of a code are.
 macro_rules! by_kind {

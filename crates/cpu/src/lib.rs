@@ -67,10 +67,14 @@ mod rows;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod scales_vector;
 mod state;
+#[cfg(target_arch = "x86_64")]
+mod unpacked_avx2;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
 #[cfg(target_arch = "x86_64")]
 mod vector_avx512;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod walk;
 
 use arith::base::Arith;
 use arith::format::{Matrix, read_float};

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use arith::a8::BLOCK_VALUES;
 use arith::base::{Arith, SLICE_VALUES};
-use arith::linear::{GROUPS, group_slices};
+use arith::linear::GROUPS;
 
 use crate::Product;
 use crate::codes_neon::{DOT, Dots, FIELD, MATRIX, PLAIN, VECTOR, dot, field};
@@ -24,6 +24,7 @@ use crate::products_neon::products;
 use crate::project::{Inputs, Outputs};
 use crate::scales_vector::{heads, scales};
 use crate::vector::put_groups;
+use crate::walk::{Sums, by_bits, by_rows, walk};
 
 /// Planes of activations in arith 1.
 const A16: usize = 2;
@@ -129,17 +130,12 @@ unsafe fn project<const PLANES: usize, const HOW: usize>(
 ) {
     let job = Job { linear, layout: linear.layout(), inputs, out };
     for panel in panels {
-        // SAFETY: passed on.
-        unsafe {
-            match job.layout.bits {
-                2 => job.panel::<2, PLANES, HOW>(panel, rows.clone()),
-                3 => job.panel::<3, PLANES, HOW>(panel, rows.clone()),
-                4 => job.panel::<4, PLANES, HOW>(panel, rows.clone()),
-                5 => job.panel::<5, PLANES, HOW>(panel, rows.clone()),
-                6 => job.panel::<6, PLANES, HOW>(panel, rows.clone()),
-                _ => job.panel::<8, PLANES, HOW>(panel, rows.clone()),
-            }
-        }
+        by_bits!(job.layout.bits, |BITS| {
+            by_rows!(rows.clone(), [1 2 3 4], |row, R| {
+                // SAFETY: passed on.
+                unsafe { job.some::<BITS, PLANES, R, HOW>(panel, row) }
+            });
+        });
     }
 }
 
@@ -154,32 +150,11 @@ struct Job<'a> {
 impl Job<'_> {
     /// # Safety
     /// As [`project`].
-    unsafe fn panel<const BITS: usize, const PLANES: usize, const HOW: usize>(
-        &self,
-        panel: usize,
-        rows: Range<usize>,
-    ) {
-        let mut row = rows.start;
-        while row < rows.end {
-            // SAFETY: passed on.
-            unsafe {
-                row += match rows.end - row {
-                    1 => self.some::<BITS, PLANES, 1, HOW>(panel, row),
-                    2 => self.some::<BITS, PLANES, 2, HOW>(panel, row),
-                    3 => self.some::<BITS, PLANES, 3, HOW>(panel, row),
-                    _ => self.some::<BITS, PLANES, 4, HOW>(panel, row),
-                };
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`project`].
     unsafe fn some<const BITS: usize, const PLANES: usize, const R: usize, const HOW: usize>(
         &self,
         panel: usize,
         row: usize,
-    ) -> usize {
+    ) {
         // SAFETY: passed on.
         unsafe {
             match HOW {
@@ -198,7 +173,7 @@ impl Job<'_> {
         &self,
         panel: usize,
         row: usize,
-    ) -> usize {
+    ) {
         // SAFETY: passed on.
         unsafe { self.rows::<BITS, PLANES, R, MATRIX>(panel, row) }
     }
@@ -211,12 +186,12 @@ impl Job<'_> {
         &self,
         panel: usize,
         row: usize,
-    ) -> usize {
+    ) {
         // SAFETY: passed on.
         unsafe { self.rows::<BITS, PLANES, R, DOT>(panel, row) }
     }
 
-    /// `R` rows from `row` through one panel; gives R.
+    /// `R` rows from `row` through one panel.
     ///
     /// # Safety
     /// As [`project`].
@@ -225,60 +200,84 @@ impl Job<'_> {
         &self,
         panel: usize,
         row: usize,
-    ) -> usize {
-        let (layout, cols) = (self.layout, self.linear.cols);
-        let parts: [_; R] = std::array::from_fn(|r| self.inputs.parts(PLANES, row + r));
-        let units = cols / layout.unit_values();
-        let slice_units = SLICE_VALUES / layout.unit_values();
-        let base = self.linear.panel(panel).as_ptr();
-        let mut groups = [[zero(); R]; GROUPS];
-        for (group, g) in groups.iter_mut().enumerate() {
-            for slice in group_slices(group, cols.div_ceil(SLICE_VALUES)) {
-                let mut acc = [zero(); R];
-                for unit in slice * slice_units..units.min((slice + 1) * slice_units) {
-                    // SAFETY: a panel has `units` records, a row as many units of values.
-                    unsafe {
-                        let record = base.add(unit * layout.record_bytes());
-                        let heads = heads(layout, record);
-                        for b in 0..layout.blocks {
-                            let at = (unit * layout.blocks + b) * layout.block;
-                            let block = record.add(b * layout.block_bytes());
-                            self.block::<BITS, PLANES, R, HOW>(block, heads, at, &parts, &mut acc);
-                        }
-                    }
-                }
-                for r in 0..R {
-                    g[r] = if PLANES == A16 {
-                        fma(acc[r], splat(parts[r].1[slice]), g[r])
-                    } else {
-                        add(g[r], acc[r])
-                    };
-                }
-            }
-        }
+    ) {
+        let zeros = [zero(); R];
+        let mut tile = Tile::<PLANES, BITS, R, HOW> {
+            job: self,
+            panel: self.linear.panel(panel).as_ptr(),
+            rows: std::array::from_fn(|r| self.inputs.parts(PLANES, row + r)),
+            acc: zeros,
+            g: zeros,
+            groups: [zeros; GROUPS],
+        };
+        // SAFETY: a panel has a record a unit, a row as many units of values.
+        unsafe { walk(&mut tile, self.linear.cols, self.layout.unit_values()) };
         for r in 0..R {
             // SAFETY: the caller's promise.
             let out = unsafe { self.out.panel(row + r, panel, self.linear.lanes(panel)) };
-            put_groups(std::array::from_fn(|k| groups[k][r]), self.inputs.spoilt[row + r], out);
+            let groups = std::array::from_fn(|k| tile.groups[k][r]);
+            put_groups(groups, self.inputs.spoilt[row + r], out);
         }
-        R
+    }
+}
+
+/// The sums of one panel in R rows.
+struct Tile<'a, const PLANES: usize, const BITS: usize, const R: usize, const HOW: usize> {
+    job: &'a Job<'a>,
+    panel: *const u8,
+    rows: [(&'a [i8], &'a [f32], &'a [i32]); R],
+    acc: [F32s; R],
+    g: [F32s; R],
+    groups: [[F32s; R]; GROUPS],
+}
+
+impl<const PLANES: usize, const BITS: usize, const R: usize, const HOW: usize> Sums
+    for Tile<'_, PLANES, BITS, R, HOW>
+{
+    #[inline(always)]
+    unsafe fn step(&mut self, unit: usize) {
+        let layout = self.job.layout;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let record = self.panel.add(unit * layout.record_bytes());
+            let heads = heads(layout, record);
+            for b in 0..layout.blocks {
+                let at = (unit * layout.blocks + b) * layout.block;
+                self.block(record.add(b * layout.block_bytes()), heads, at);
+            }
+        }
     }
 
+    #[inline(always)]
+    unsafe fn end_slice(&mut self, slice: usize) {
+        for r in 0..R {
+            self.g[r] = if PLANES == A16 {
+                fma(self.acc[r], splat(self.rows[r].1[slice]), self.g[r])
+            } else {
+                add(self.g[r], self.acc[r])
+            };
+        }
+        self.acc = [zero(); R];
+    }
+
+    #[inline(always)]
+    unsafe fn end_group(&mut self, group: usize, _empty: bool) {
+        self.groups[group] = self.g;
+        self.g = [zero(); R];
+    }
+}
+
+impl<const PLANES: usize, const BITS: usize, const R: usize, const HOW: usize>
+    Tile<'_, PLANES, BITS, R, HOW>
+{
     /// The block at value `at`, piece by piece: `acc = fma(f32(dot - zero s), a, acc)`, then
     /// `acc = fma(f32(s), c, acc)`; in arith 2 with `a` and `c` times the scale of the rows.
     ///
     /// # Safety
     /// `block` holds a block of the layout, each row the values.
     #[inline(always)]
-    unsafe fn block<const BITS: usize, const PLANES: usize, const R: usize, const HOW: usize>(
-        &self,
-        block: *const u8,
-        heads: [F32s; 2],
-        at: usize,
-        rows: &[(&[i8], &[f32], &[i32]); R],
-        acc: &mut [F32s; R],
-    ) {
-        let (layout, piece) = (self.layout, self.inputs.piece);
+    unsafe fn block(&mut self, block: *const u8, heads: [F32s; 2], at: usize) {
+        let (layout, piece) = (self.job.layout, self.job.inputs.piece);
         // Codes of 8 bits come with 128 off.
         let zero = i32::from(layout.zero) - if BITS == 8 { 128 } else { 0 };
         // SAFETY: the caller's promise.
@@ -292,10 +291,10 @@ impl Job<'_> {
             };
             for from in (0..layout.block).step_by(piece) {
                 let codes = block.add(from * BITS);
-                let q = rows.map(|(q, _, _)| q.as_ptr().add(at + from));
-                let dots = self.dots::<BITS, PLANES, R, HOW>(codes, q);
+                let q = self.rows.map(|(q, _, _)| q.as_ptr().add(at + from));
+                let dots = self.dots(codes, q);
                 for r in 0..R {
-                    let (_, d, sums) = rows[r];
+                    let (_, d, sums) = self.rows[r];
                     let sum = *sums.get_unchecked((at + from) / piece);
                     let mut dots = int32x4x2_t(dots[r][0], dots[r][1]);
                     if zero != 0 {
@@ -306,9 +305,9 @@ impl Job<'_> {
                         let d = splat(*d.get_unchecked((at + from) / BLOCK_VALUES));
                         (a, c) = (mul(a, d), mul(c, d));
                     }
-                    acc[r] = fma(from_ints(dots), a, acc[r]);
+                    self.acc[r] = fma(from_ints(dots), a, self.acc[r]);
                     if layout.offsets {
-                        acc[r] = fma(splat(sum as f32), c, acc[r]);
+                        self.acc[r] = fma(splat(sum as f32), c, self.acc[r]);
                     }
                 }
             }
@@ -320,26 +319,22 @@ impl Job<'_> {
     /// # Safety
     /// `codes` holds the piece and each row its bytes from `q` on, in every plane.
     #[inline(always)]
-    unsafe fn dots<const BITS: usize, const PLANES: usize, const R: usize, const HOW: usize>(
-        &self,
-        codes: *const u8,
-        q: [*const i8; R],
-    ) -> [Dots; R] {
+    unsafe fn dots(&self, codes: *const u8, q: [*const i8; R]) -> [Dots; R] {
         let width = const { strip_values(BITS) };
         // SAFETY: NEON is part of the target; the caller's promise, 16 values at a time.
         unsafe {
             if HOW == MATRIX && PLANES * R > 1 {
-                let (piece, cols) = (self.inputs.piece, self.inputs.cols);
+                let (piece, cols) = (self.job.inputs.piece, self.job.inputs.cols);
                 return joined(products::<BITS, PLANES, R>(codes, piece, q, cols));
             }
             let mut sums = [[[vdupq_n_s32(0); 2]; PLANES]; R];
-            for strip in 0..self.inputs.piece / width {
+            for strip in 0..self.job.inputs.piece / width {
                 let codes = codes.add(strip * width * BITS);
                 let q = q.map(|q| q.add(strip * width));
                 // Constants, so that each field has its own shifts.
-                sixteen::<BITS, PLANES, R, HOW>(codes, 0, q, self.inputs.cols, &mut sums);
+                sixteen::<BITS, PLANES, R, HOW>(codes, 0, q, self.job.inputs.cols, &mut sums);
                 if width > VECTOR {
-                    sixteen::<BITS, PLANES, R, HOW>(codes, 1, q, self.inputs.cols, &mut sums);
+                    sixteen::<BITS, PLANES, R, HOW>(codes, 1, q, self.job.inputs.cols, &mut sums);
                 }
             }
             joined(sums)
