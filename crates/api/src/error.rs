@@ -61,6 +61,15 @@ pub enum ApiError {
         /// Prompt tokens.
         prompt: u64,
     },
+    /// No key, or none that is known.
+    #[error("this server takes requests with one of its API keys only")]
+    Unauthorized,
+    /// The reply took too long.
+    #[error("the reply was not complete within {limit_ms} ms")]
+    ReplyTimeout {
+        /// Limit.
+        limit_ms: u64,
+    },
     /// No such path.
     #[error("unknown request URL: {method} {path}")]
     UnknownPath {
@@ -69,6 +78,9 @@ pub enum ApiError {
         /// Path asked for.
         path: String,
     },
+    /// A response that was not kept, or has made room.
+    #[error("there is no response '{0}' on this server: it was not stored, or has made room")]
+    UnknownResponse(String),
     /// A model that is not served.
     #[error("the model '{0}' does not exist on this server")]
     UnknownModel(String),
@@ -158,7 +170,9 @@ impl ApiError {
             | Self::Unsupported { .. }
             | Self::ContextLength { .. }
             | Self::BodyBroken(_) => 400,
-            Self::UnknownPath { .. } | Self::UnknownModel(_) => 404,
+            Self::Unauthorized => 401,
+            Self::ReplyTimeout { .. } => 504,
+            Self::UnknownPath { .. } | Self::UnknownModel(_) | Self::UnknownResponse(_) => 404,
             Self::WrongMethod { .. } => 405,
             Self::BodyTimeout { .. } => 408,
             Self::BodyTooLarge { .. } => 413,
@@ -186,8 +200,11 @@ impl ApiError {
             Self::Invalid { .. } => "invalid_value",
             Self::Unsupported { .. } => "unsupported",
             Self::ContextLength { .. } => "context_length_exceeded",
+            Self::Unauthorized => "invalid_api_key",
+            Self::ReplyTimeout { .. } => "reply_timeout",
             Self::UnknownPath { .. } => "unknown_url",
             Self::UnknownModel(_) => "model_not_found",
+            Self::UnknownResponse(_) => "response_not_found",
             Self::WrongMethod { .. } => "method_not_allowed",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BodyBroken(_) => "body_broken",

@@ -29,6 +29,14 @@ pub struct Limits {
     pub alternative_bytes_max: usize,
     /// Most connections at once; more wait in the listener's queue.
     pub connections_max: usize,
+    /// Most responses that are kept to be continued.
+    pub responses_max: usize,
+    /// Most bytes of them together, with their conversations.
+    pub responses_bytes_max: usize,
+    /// Most requests in the making at once.
+    pub requests_max: u32,
+    /// Longest time from a request to its reply's end.
+    pub reply_timeout_ms: u64,
     /// Most bytes buffered for one connection, in each direction; also the largest head.
     pub connection_buffer_bytes_max: usize,
     /// A body longer than this is parsed, rendered and tokenised off the network threads.
@@ -62,6 +70,10 @@ impl Default for Limits {
             alternatives_max: 1024,
             alternative_bytes_max: 4 << 10,
             connections_max: 512,
+            responses_max: 1024,
+            responses_bytes_max: 64 << 20,
+            requests_max: 512,
+            reply_timeout_ms: 3_600_000,
             connection_buffer_bytes_max: 64 << 10,
             inline_bytes_max: 8 << 10,
             tokenising_max: 2,
@@ -80,6 +92,9 @@ impl Limits {
     }
     pub(crate) fn body_timeout(&self) -> Duration {
         Duration::from_millis(self.body_timeout_ms)
+    }
+    pub(crate) fn reply_timeout(&self) -> Duration {
+        Duration::from_millis(self.reply_timeout_ms)
     }
     pub(crate) fn stall_timeout(&self) -> Duration {
         Duration::from_millis(self.stall_timeout_ms)

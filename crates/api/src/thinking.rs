@@ -23,11 +23,11 @@ impl Thinking {
     pub(crate) fn read(body: &Fields<'_>) -> Result<Self, ApiError> {
         let mut effort = body.text("reasoning_effort")?;
         let mut effort_path = body.path("reasoning_effort");
-        if let Some(reasoning) = body.object("reasoning")? {
-            if let Some(inner) = reasoning.text("effort")? {
-                effort = Some(inner);
-                effort_path = reasoning.path("effort");
-            }
+        if let Some(reasoning) = body.object("reasoning")?
+            && let Some(inner) = reasoning.text("effort")?
+        {
+            effort = Some(inner);
+            effort_path = reasoning.path("effort");
         }
         if let Some(effort) = effort
             && !EFFORTS.contains(&effort)

@@ -54,6 +54,8 @@ pub struct Ending {
     pub completion_tokens: u32,
     /// Those of them that were reasoning.
     pub reasoning_tokens: u32,
+    /// A stop string ended it.
+    pub by_string: bool,
 }
 
 /// A reply in the making.
@@ -97,7 +99,7 @@ impl Transcript {
             parts.extend(self.speech.finish());
         }
         let over = cut.hit || self.speech.is_over();
-        let ending = over.then(|| self.ending("stop"));
+        let ending = over.then(|| self.ending("stop", cut.hit));
         (self.piece(parts, over), ending)
     }
 
@@ -115,7 +117,7 @@ impl Transcript {
         }
         let mut parts = self.speech.push(&cut.text);
         parts.extend(self.speech.finish());
-        (self.piece(parts, true), self.ending(reason))
+        (self.piece(parts, true), self.ending(reason, cut.hit))
     }
 
     fn piece(&mut self, parts: Vec<Part>, last: bool) -> Piece {
@@ -126,12 +128,13 @@ impl Transcript {
         Piece { parts, ids, scored }
     }
 
-    fn ending(&self, finish_reason: &'static str) -> Ending {
+    fn ending(&self, finish_reason: &'static str, by_string: bool) -> Ending {
         let called = self.speech.calls() > 0 && finish_reason == "stop";
         Ending {
             finish_reason: if called { "tool_calls" } else { finish_reason },
             completion_tokens: self.tokens,
             reasoning_tokens: self.reasoning,
+            by_string,
         }
     }
 }
@@ -178,7 +181,12 @@ mod tests {
         let ids: Vec<u32> = pieces.iter().flat_map(|p| p.ids.clone()).collect();
         assert_eq!(text, "aENb");
         assert_eq!(ids, "aENbEND".bytes().map(u32::from).collect::<Vec<_>>());
-        let expected = Ending { finish_reason: "stop", completion_tokens: 7, reasoning_tokens: 0 };
+        let expected = Ending {
+            finish_reason: "stop",
+            completion_tokens: 7,
+            reasoning_tokens: 0,
+            by_string: true,
+        };
         assert_eq!(ending, Some(expected));
     }
 

@@ -132,6 +132,26 @@ def test_logprobs_and_choices():
     assert scores.token_logprobs[0] is None
 
 
+def test_responses():
+    ask = dict(model=MODEL, input="[[say:hi]]", instructions="be brief")
+    first = client.responses.create(**ask)
+    assert first.output_text == "hi" and first.status == "completed"
+    again = client.responses.create(model=MODEL, input="x", previous_response_id=first.id)
+    assert again.output_text == "hi"
+    assert client.responses.retrieve(first.id).output_text == "hi"
+    client.responses.delete(first.id)
+    raises(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
+    with client.responses.stream(model=MODEL, input="[[say:abc]]") as stream:
+        text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        assert text == "abc" == stream.get_final_response().output_text
+    tool = {**TOOL["function"], "type": "function", "strict": True}
+    call = client.responses.create(model=MODEL, input=CALL, tools=[tool]).output[0]
+    assert (call.type, call.name, call.arguments) == ("function_call", "weather", '{"city":"Ulm"}')
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "[[say:sunny]]"}
+    reply = client.responses.create(model=MODEL, input=[call, output], tools=[tool])
+    assert reply.output_text == "sunny"
+
+
 def test_bad_requests():
     error = raises(openai.BadRequestError, lambda: chat("hi", temperature=3))
     assert (error.param, error.code) == ("temperature", "invalid_value"), error

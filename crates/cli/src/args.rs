@@ -195,6 +195,13 @@ pub struct Serve {
     /// Port of the endpoint; 0 takes a free one.
     #[arg(long, default_value_t = 8080)]
     pub port: u16,
+    /// Take requests with a key of FILE only: one a line, KEY or NAME KEY, mode 0600; read again
+    /// when it changes. Keys may stand in BATON_API_KEYS instead, separated by commas.
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Let pages of this origin ask, or of any with *; may be repeated.
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors: Vec<String>,
     /// Most requests that wait for a free stream; more get 429.
     #[arg(long, value_name = "N", default_value_t = Settings::default().queue)]
     pub queue: u32,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use arith::base::Rank;
 use backend::Backend;
 use cpu::{Cpu, Isa};
@@ -47,6 +47,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         anyhow!("can't listen on {address}: {hint}: {e}")
     })?;
     let address = listener.local_addr()?;
+    let keys = keys(args)?.map(Arc::new);
     let path = source::resolve(&args.shared.model)?;
     let mut settings = args.shared.settings(args.world);
     settings.queue = args.queue;
@@ -66,6 +67,8 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         model.shapes.context_max
     );
     let mut app = api::App::new(head.handle.clone(), text, model.name());
+    app.keys = keys;
+    app.origins.clone_from(&args.cors);
     app.limits.drain_timeout_ms = u64::from(args.drain) * 1_000;
     let mut serving = false;
     let ended = async {
@@ -86,6 +89,17 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     served?;
     tracing::info!("done");
     Ok(())
+}
+
+/// The keys that requests need; none where none are given.
+fn keys(args: &Serve) -> Result<Option<api::Keys>> {
+    if let Some(path) = &args.api_key_file {
+        return Ok(Some(api::Keys::from_file(path)?));
+    }
+    match std::env::var("BATON_API_KEYS") {
+        Ok(text) => Ok(Some(api::Keys::given(&text).context("BATON_API_KEYS")?)),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Threads of each of `ranks` ranks of this machine.

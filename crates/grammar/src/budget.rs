@@ -50,13 +50,15 @@ struct Reasoning {
 impl Mask for Reasoning {
     fn cut(&mut self, logits: &mut [f32]) -> Verdict {
         let opened = self.opened == self.budget.open.len();
-        if self.open && opened && self.tokens >= self.budget.tokens_max {
-            if let Some(&only) = self.budget.close.get(self.forced) {
-                for (id, x) in (0u32..).zip(logits) {
-                    *x = if id == only { 0.0 } else { f32::NEG_INFINITY };
-                }
-                return Verdict::Cut;
+        if self.open
+            && opened
+            && self.tokens >= self.budget.tokens_max
+            && let Some(&only) = self.budget.close.get(self.forced)
+        {
+            for (id, x) in (0u32..).zip(logits) {
+                *x = if id == only { 0.0 } else { f32::NEG_INFINITY };
             }
+            return Verdict::Cut;
         }
         self.inner.as_mut().map_or(Verdict::Cut, |inner| inner.cut(logits))
     }

@@ -34,7 +34,7 @@ impl Grammar for Compiled {
         let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
         let mut guided =
             Guided { workers: self.workers.clone(), ends: self.ends.clone(), state: State::Lost };
-        guided.send(matcher, None);
+        guided.send(Box::new(matcher), None);
         Box::new(guided)
     }
 }
@@ -47,8 +47,8 @@ enum Next {
 }
 
 enum State {
-    Here(Matcher, Next),
-    Away(Receiver<(Matcher, Next)>),
+    Here(Box<Matcher>, Next),
+    Away(Receiver<(Box<Matcher>, Next)>),
     Lost,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for Guided {
 
 impl Guided {
     /// Has the mask after `token` computed.
-    fn send(&mut self, mut matcher: Matcher, token: Option<u32>) {
+    fn send(&mut self, mut matcher: Box<Matcher>, token: Option<u32>) {
         let work = move || {
             let next = step(&mut matcher, token);
             (matcher, next)
@@ -75,7 +75,7 @@ impl Guided {
     }
 
     /// Waits for what was sent; it has had a round's time, and has limits of its own.
-    fn take(&mut self) -> Option<(Matcher, Next)> {
+    fn take(&mut self) -> Option<(Box<Matcher>, Next)> {
         match std::mem::replace(&mut self.state, State::Lost) {
             State::Here(matcher, next) => Some((matcher, next)),
             State::Away(result) => result.recv().ok(),

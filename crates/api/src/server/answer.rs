@@ -13,12 +13,14 @@ use ring::head::Reply;
 use sched::sample::Grammar;
 use text::Text;
 
+use super::guard::Owner;
 use super::source::{Echo, Source, Sources, Step};
 use super::{Shared, events, since_epoch};
+use crate::responses::Session;
 use crate::speech::{THINK, THOUGHT};
 use crate::{
     ApiError, Asked, Dialect, Ending, Endpoint, Limits, Manner, Piece, Prompt, Reasons, Shape,
-    Transcript,
+    Transcript, messages, responses,
 };
 
 /// How often a request that waits for its verdict looks whether the ring still stands.
@@ -29,15 +31,19 @@ const STATE_POLL: Duration = Duration::from_millis(100);
 pub(super) async fn answer(
     shared: Arc<Shared>,
     endpoint: Endpoint,
+    owner: &Owner,
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = read_body(body, &shared.app.limits).await?;
-    let work = shared.begin()?;
+    let work = shared.begin(&owner.0)?;
+    let name = owner.0.clone();
     let prepared = prepare(&shared, body.len(), move |shared| {
-        Prepared::new(shared, Asked::read(endpoint, &body, &shared.app.limits)?)
+        let (asked, session) = read(shared, endpoint, &name, &body)?;
+        Prepared::new(shared, asked, session)
     });
-    let Prepared { asked, request, manner, echo } = prepared.await?;
+    let Prepared { asked, session, request, manner, echo } = prepared.await?;
     let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+    shared.metrics.prompt(&owner.0, prompt_tokens);
     let (mut sources, mut id) = (Vec::new(), None);
     for choice in 0..asked.options.draws.n {
         let mut request = request.clone();
@@ -50,8 +56,15 @@ pub(super) async fn answer(
     }
     let id = format!("{:x}{:06x}", shared.started_ns, id.unwrap_or_default());
     let (app, now) = (&shared.app, since_epoch().as_secs());
-    let mut dialect: Box<dyn Dialect> =
-        Box::new(Shape::new(&asked, &app.text, &id, now, &app.model_name, prompt_tokens));
+    let name = &app.model_name;
+    let mut dialect: Box<dyn Dialect> = match (endpoint, session) {
+        (Endpoint::Response, Some(session)) => {
+            let (store, born) = (shared.responses.clone(), (id.as_str(), now));
+            Box::new(responses::Writer::new(&asked, session, store, born, name, prompt_tokens))
+        }
+        (Endpoint::Message, _) => Box::new(messages::Writer::new(&asked, &id, name, prompt_tokens)),
+        _ => Box::new(Shape::new(&asked, &app.text, &id, now, name, prompt_tokens)),
+    };
     let mut sources = Sources::new(sources, work);
     let first = match sources.step().await {
         Some((_, Step::Failed(error))) => return Err(error),
@@ -65,16 +78,41 @@ pub(super) async fn answer(
     Ok(Json(dialect.whole(choices)).into_response())
 }
 
+/// A body in its endpoint's form, as a chat or completion.
+pub(super) fn read(
+    shared: &Shared,
+    endpoint: Endpoint,
+    owner: &str,
+    body: &[u8],
+) -> Result<(Asked, Option<Session>), ApiError> {
+    let limits = &shared.app.limits;
+    let body = crate::request::parse(body, limits)?;
+    let (body, session) = match endpoint {
+        Endpoint::Response => {
+            let (body, session) = responses::read(&body, owner, &shared.responses)?;
+            (body, Some(session))
+        }
+        Endpoint::Message => (messages::read(&body, limits, false)?, None),
+        Endpoint::Chat | Endpoint::Completion => (body, None),
+    };
+    let mut asked = Asked::of(endpoint, &body, limits)?;
+    if !matches!(endpoint, Endpoint::Chat | Endpoint::Completion) {
+        asked.options.draws.n = 1;
+    }
+    Ok((asked, session))
+}
+
 /// What the ring gets, and what its tokens are read with.
 struct Prepared {
     asked: Asked,
+    session: Option<Session>,
     request: sched::Request,
     manner: Manner,
     echo: Option<Echo>,
 }
 
 impl Prepared {
-    fn new(shared: &Shared, mut asked: Asked) -> Result<Self, ApiError> {
+    fn new(shared: &Shared, mut asked: Asked, session: Option<Session>) -> Result<Self, ApiError> {
         let app = &shared.app;
         let context_max = app.handle.facts().context_max;
         let (tokens, manner) = asked.encode(&app.text, context_max)?;
@@ -87,7 +125,7 @@ impl Prepared {
         request.guide.grammar = guided(shared, &asked, &manner)?;
         // From here on the tokens are all that is needed of it.
         asked.prompt = Prompt::Ids(Vec::new());
-        Ok(Self { asked, request, manner, echo })
+        Ok(Self { asked, session, request, manner, echo })
     }
 }
 

@@ -9,11 +9,15 @@ use text::Text;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
+use crate::keys::Keys;
+use crate::responses::Store;
 use crate::{ApiError, Limits};
 
 mod answer;
 mod connection;
 mod events;
+mod guard;
+mod metrics;
 mod routes;
 mod source;
 mod tokens;
@@ -30,12 +34,17 @@ pub struct App {
     pub model_name: String,
     /// Bounds.
     pub limits: Limits,
+    /// Who may ask; everybody where there are none.
+    pub keys: Option<Arc<Keys>>,
+    /// Origins of pages that may ask, or `*`.
+    pub origins: Vec<String>,
 }
 
 impl App {
     /// With the default limits.
     pub fn new(handle: Handle, text: Arc<Text>, model_name: impl Into<String>) -> Self {
-        Self { handle, text, model_name: model_name.into(), limits: Limits::default() }
+        let (model_name, limits) = (model_name.into(), Limits::default());
+        Self { handle, text, model_name, limits, keys: None, origins: Vec::new() }
     }
 }
 
@@ -67,6 +76,9 @@ struct Shared {
     tokenising: Arc<Semaphore>,
     /// Made for the first request that needs it.
     grammars: OnceLock<Grammars>,
+    metrics: metrics::Metrics,
+    /// Responses that may be continued.
+    responses: Arc<Store>,
 }
 
 impl Shared {
@@ -78,6 +90,11 @@ impl Shared {
             active: watch::Sender::new(0),
             tokenising: Arc::new(Semaphore::new(app.limits.tokenising_max)),
             grammars: OnceLock::new(),
+            metrics: metrics::Metrics::default(),
+            responses: Arc::new(Store::new(
+                app.limits.responses_max,
+                app.limits.responses_bytes_max,
+            )),
             app,
         }
     }
@@ -94,13 +111,22 @@ impl Shared {
         Ok(self.grammars.get_or_init(|| made))
     }
 
-    /// Counts a reply in, unless the ring can't take it.
-    fn begin(self: &Arc<Self>) -> Result<Work, ApiError> {
+    /// Counts a request in, unless the ring can't take it or as many run as may.
+    fn begin(self: &Arc<Self>, owner: &str) -> Result<Work, ApiError> {
         if let Some(refusal) = self.app.handle.refusal().and_then(ApiError::of_state) {
             return Err(refusal);
         }
-        self.active.send_modify(|n| *n += 1);
-        Ok(Work(self.clone()))
+        let limit = self.app.limits.requests_max;
+        let counted = self.active.send_if_modified(|n| {
+            let room = *n < limit;
+            *n += u32::from(room);
+            room
+        });
+        if !counted {
+            return Err(ApiError::QueueFull(format!("{limit} requests run, as many as may")));
+        }
+        let owner = owner.into();
+        Ok(Work { shared: self.clone(), owner, started: Instant::now(), ended: true })
     }
 }
 
@@ -108,12 +134,21 @@ fn since_epoch() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// One reply in the making; the drain waits until all are dropped.
-struct Work(Arc<Shared>);
+/// One request in the making; the drain waits until all are dropped.
+struct Work {
+    shared: Arc<Shared>,
+    owner: Arc<str>,
+    started: Instant,
+    /// No reply of it runs.
+    ended: bool,
+}
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.0.active.send_modify(|n| *n -= 1);
+        self.shared.active.send_modify(|n| *n -= 1);
+        if !self.ended {
+            self.shared.metrics.gone();
+        }
     }
 }
 

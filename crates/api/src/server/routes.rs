@@ -6,14 +6,16 @@ use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use ring::head::RingState;
 use serde_json::{Value, json};
 
+use super::guard::{Owner, guard};
 use super::{Shared, answer, tokens};
-use crate::{ApiError, Endpoint};
+use crate::{ApiError, Endpoint, messages};
 
 /// Longest method and path that an error repeats.
 const ECHO_CHARS_MAX: usize = 200;
@@ -24,14 +26,21 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
+        .route("/v1/responses", post(respond))
+        .route("/v1/responses/{id}", get(response).delete(forget))
+        .route("/v1/messages", post(message))
+        .route("/v1/messages/count_tokens", post(tokens::count))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .route("/metrics", get(metrics))
+        .route("/v1/metrics", get(metrics))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(shared.clone(), guard))
         .with_state(shared)
 }
 
@@ -44,16 +53,76 @@ impl IntoResponse for ApiError {
             let seconds = HeaderValue::from(seconds);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
+        if status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
         response
     }
 }
 
-async fn chat(State(shared): App, body: Body) -> Result<Response, ApiError> {
-    answer::answer(shared, Endpoint::Chat, body).await
+async fn chat(
+    State(shared): App,
+    Extension(owner): Extension<Owner>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    answer::answer(shared, Endpoint::Chat, &owner, body).await
 }
 
-async fn completion(State(shared): App, body: Body) -> Result<Response, ApiError> {
-    answer::answer(shared, Endpoint::Completion, body).await
+async fn completion(
+    State(shared): App,
+    Extension(owner): Extension<Owner>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    answer::answer(shared, Endpoint::Completion, &owner, body).await
+}
+
+async fn respond(
+    State(shared): App,
+    Extension(owner): Extension<Owner>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    answer::answer(shared, Endpoint::Response, &owner, body).await
+}
+
+async fn response(
+    State(shared): App,
+    Extension(owner): Extension<Owner>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let kept = shared.responses.get(&owner.0, &id);
+    kept.map(|kept| Json(kept.response)).ok_or_else(|| ApiError::UnknownResponse(cut(&id)))
+}
+
+async fn forget(
+    State(shared): App,
+    Extension(owner): Extension<Owner>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    if !shared.responses.remove(&owner.0, &id) {
+        return Err(ApiError::UnknownResponse(cut(&id)));
+    }
+    Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
+}
+
+async fn message(State(shared): App, Extension(owner): Extension<Owner>, body: Body) -> Response {
+    match answer::answer(shared, Endpoint::Message, &owner, body).await {
+        Ok(response) => response,
+        Err(error) => in_anthropics_shape(&error),
+    }
+}
+
+/// An error as Anthropic's clients read it.
+pub(super) fn in_anthropics_shape(error: &ApiError) -> Response {
+    let mut response = error.clone().into_response();
+    let body = Json(messages::error_body(error)).into_response();
+    let length = body.headers().get(header::CONTENT_LENGTH).cloned();
+    *response.body_mut() = body.into_body();
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    if let Some(length) = length {
+        response.headers_mut().insert(header::CONTENT_LENGTH, length);
+    }
+    response
 }
 
 fn describe_model(shared: &Shared) -> Value {
@@ -89,9 +158,20 @@ fn state_of(shared: &Shared) -> (&'static str, Option<String>) {
     }
 }
 
-/// 200 as long as the process answers; the body tells the truth about the ring.
-async fn health(State(shared): App) -> Json<Value> {
+async fn metrics(State(shared): App) -> Response {
+    let ready = shared.app.handle.state() == RingState::Ready;
+    let facts = shared.app.handle.facts();
+    let text = shared.metrics.text(&facts, &shared.app.model_name, ready);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+/// 200 as long as the process answers; the body tells the truth about the ring, and who has no key
+/// its state alone.
+async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Value> {
     let (state, detail) = state_of(&shared);
+    if owner.is_none() {
+        return Json(json!({"status": if state == "ready" { "ok" } else { state }}));
+    }
     let facts = shared.app.handle.facts();
     Json(json!({
         "status": if state == "ready" { "ok" } else { state },

@@ -1,6 +1,7 @@
 //! Running replies, step by step. Dropping them frees their streams on every stage.
 
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use ring::head::Reply;
 use sched::sample::Logprobs;
@@ -91,8 +92,12 @@ impl Source {
         }
         if alone {
             piece = Piece::default();
-            let nothing =
-                Ending { completion_tokens: 0, finish_reason: "length", reasoning_tokens: 0 };
+            let nothing = Ending {
+                completion_tokens: 0,
+                finish_reason: "length",
+                reasoning_tokens: 0,
+                by_string: false,
+            };
             ending = Some(nothing);
         }
         whole.extend(piece);
@@ -107,17 +112,25 @@ pub(super) struct Sources {
     /// The choice that is asked first.
     turn: usize,
     closing: watch::Receiver<bool>,
-    _work: Work,
+    /// When each last spoke.
+    spoke: Vec<Option<Instant>>,
+    work: Work,
 }
 
 impl Sources {
-    pub fn new(sources: Vec<Source>, work: Work) -> Self {
-        let closing = work.0.closing.subscribe();
-        Self { running: sources.into_iter().map(Some).collect(), turn: 0, closing, _work: work }
+    pub fn new(sources: Vec<Source>, mut work: Work) -> Self {
+        let closing = work.shared.closing.subscribe();
+        work.ended = sources.is_empty();
+        let spoke = vec![None; sources.len()];
+        let running = sources.into_iter().map(Some).collect();
+        Self { running, turn: 0, closing, spoke, work }
     }
 
     /// The next step and whose it is; `None` after the last. A failure is the last.
     pub async fn step(&mut self) -> Option<(usize, Step)> {
+        let limits = &self.work.shared.app.limits;
+        let late = tokio::time::Instant::from_std(self.work.started) + limits.reply_timeout();
+        let limit_ms = limits.reply_timeout_ms;
         let Self { running, turn, closing, .. } = self;
         if running.iter().all(Option::is_none) {
             return None;
@@ -126,13 +139,35 @@ impl Sources {
         let (choice, step) = tokio::select! {
             next = next => next,
             () = closed(closing) => (0, Step::Failed(ApiError::Draining)),
+            () = tokio::time::sleep_until(late) => {
+                (0, Step::Failed(ApiError::ReplyTimeout { limit_ms }))
+            }
         };
+        self.count(choice, &step);
         match step {
             Step::Piece(_) => {}
             Step::End(..) => self.running[choice] = None,
             Step::Failed(_) => self.running.clear(),
         }
+        self.work.ended = self.running.iter().all(Option::is_none);
         Some((choice, step))
+    }
+
+    fn count(&mut self, choice: usize, step: &Step) {
+        let Work { shared, owner, started, .. } = &self.work;
+        match step {
+            Step::Piece(_) => {
+                let now = Instant::now();
+                match self.spoke[choice].replace(now) {
+                    None => shared.metrics.first(owner, now - *started),
+                    Some(last) => shared.metrics.next(owner, now - last),
+                }
+            }
+            Step::End(_, ending) => {
+                shared.metrics.finished(ending.finish_reason, started.elapsed());
+            }
+            Step::Failed(_) => {}
+        }
     }
 }
 

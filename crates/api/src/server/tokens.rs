@@ -5,12 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::routes::in_anthropics_shape;
 use super::{Shared, answer};
 use crate::fields::Fields;
 use crate::request::read_ids;
-use crate::{ApiError, Asked, Endpoint};
+use crate::{ApiError, Asked, Endpoint, messages};
 
 /// `{"prompt": TEXT}` or `{"messages": [...]}` to `{"tokens", "count", "max_model_len"}`, with
 /// `token_strs` where `return_token_strs` asks for them. `add_special_tokens: false` reads special
@@ -64,6 +66,26 @@ pub(super) async fn detokenize(
         return Err(ApiError::invalid(format!("tokens[{i}]"), reason));
     }
     Ok(Json(json!({"prompt": answer::said(&shared.app.text, &ids)})))
+}
+
+/// Anthropic's `count_tokens`: a body of `/v1/messages` to `{"input_tokens"}`.
+pub(super) async fn count(State(shared): State<Arc<Shared>>, body: Body) -> Response {
+    let counted = async {
+        let body = answer::read_body(body, &shared.app.limits).await?;
+        let bytes = shared.app.limits.inline_bytes_max + 1;
+        let work = move |shared: &Shared| {
+            let limits = &shared.app.limits;
+            let chat = messages::read(&parse(&body, shared)?, limits, true)?;
+            let asked = Asked::of(Endpoint::Message, &chat, limits)?;
+            let (ids, _) = asked.encode(&shared.app.text, u32::MAX)?;
+            Ok(Json(json!({"input_tokens": ids.len()})))
+        };
+        answer::prepare(&shared, bytes, work).await
+    };
+    match counted.await {
+        Ok(count) => count.into_response(),
+        Err(error) => in_anthropics_shape(&error),
+    }
 }
 
 fn parse(body: &[u8], shared: &Shared) -> Result<Value, ApiError> {

@@ -14,9 +14,11 @@ use tokio::sync::oneshot;
 
 mod client;
 mod connections;
+mod dialects;
 mod drain;
 mod errors;
 mod fake;
+mod guarded;
 mod openai;
 mod replies;
 mod streams;
@@ -39,17 +41,18 @@ impl Server {
     }
 
     pub fn within(limits: Limits) -> Self {
-        Self::of(limits, Text::byte_level())
+        Self::configured(|app| app.limits = limits)
     }
 
     pub fn speaking(text: Text) -> Self {
-        Self::of(Limits::default(), text)
+        Self::configured(|app| app.text = Arc::new(text))
     }
 
-    fn of(limits: Limits, text: Text) -> Self {
+    pub fn configured(configure: impl FnOnce(&mut App)) -> Self {
         let fake = Fake::start();
-        let mut app = App::new(fake.handle.clone(), Arc::new(text), "org/fake");
-        app.limits = limits;
+        let text = Arc::new(Text::byte_level());
+        let mut app = App::new(fake.handle.clone(), text, "org/fake");
+        configure(&mut app);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();

@@ -1,0 +1,99 @@
+//! Keys, origins, limits and what is counted.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use baton_api::{Keys, Limits};
+use serde_json::json;
+
+use crate::Server;
+use crate::client::{Reply, connect, get, post};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn ask(server: &Server, headers: &str, method: &str, path: &str, body: &str) -> Reply {
+    let mut stream = connect(server.addr);
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: test\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    Reply::read(stream)
+}
+
+fn keyed() -> Server {
+    let keys = Keys::given("alice sk-alice-key,sk-other-key").unwrap();
+    Server::configured(move |app| app.keys = Some(Arc::new(keys)))
+}
+
+#[test]
+fn a_server_with_keys_takes_none_without_and_counts_by_name() {
+    let server = keyed();
+    let body = json!({"messages": [{"role": "user", "content": "[[say:hi]]"}]}).to_string();
+    for headers in ["", "Authorization: Bearer sk-wrong-key\r\n", "Authorization: sk-alice-key\r\n"]
+    {
+        for (method, path) in [("POST", CHAT), ("GET", "/v1/models"), ("GET", "/metrics")] {
+            let reply = ask(&server, headers, method, path, &body);
+            assert_eq!((reply.status, reply.header("www-authenticate")), (401, Some("Bearer")));
+            assert_eq!(reply.json()["error"]["code"], "invalid_api_key");
+        }
+    }
+    for headers in ["Authorization: Bearer sk-alice-key\r\n", "X-Api-Key: sk-other-key\r\n"] {
+        assert_eq!(ask(&server, headers, "POST", CHAT, &body).status, 200);
+    }
+    assert_eq!(get(server.addr, "/health").json(), json!({"status": "ok"}));
+    let headers = "Authorization: Bearer sk-alice-key\r\n";
+    assert_eq!(ask(&server, headers, "GET", "/health", "").json()["world"], 2);
+    let text = ask(&server, headers, "GET", "/metrics", "").body().0;
+    let text = String::from_utf8(text).unwrap();
+    for line in [
+        "baton_requests_total{key=\"alice\",status=\"200\"} 1",
+        "baton_requests_total{key=\"key-2\",status=\"200\"} 1",
+        "baton_requests_total{key=\"unknown\",status=\"401\"} 6",
+        "baton_key_tokens_total{key=\"alice\",kind=\"generation\"} 2",
+        "vllm:generation_tokens_total{model_name=\"org/fake\"} 4",
+        "vllm:time_to_first_token_seconds_count{model_name=\"org/fake\"} 2",
+        "vllm:request_success_total{model_name=\"org/fake\",finished_reason=\"stop\"} 2",
+        "vllm:num_requests_waiting{model_name=\"org/fake\"} 0",
+        "baton_ready 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn other_origins_are_let_in_only_where_they_are_named() {
+    let origin = "Origin: https://page.example\r\n";
+    let allowed = |server: &Server, method| {
+        let reply = ask(server, origin, method, "/v1/models", "");
+        let allowed = reply.header("access-control-allow-origin").map(str::to_owned);
+        (reply.status, allowed)
+    };
+    let closed = Server::start();
+    assert_eq!(allowed(&closed, "GET"), (200, None));
+    assert_eq!(allowed(&closed, "OPTIONS").0, 405);
+    let page = Some("https://page.example".to_owned());
+    for origins in ["*", "https://page.example"] {
+        let open = Server::configured(move |app| app.origins = vec![origins.into()]);
+        assert_eq!(allowed(&open, "GET"), (200, page.clone()));
+        assert_eq!(allowed(&open, "OPTIONS"), (204, page.clone()));
+    }
+    let other = Server::configured(|app| app.origins = vec!["https://other.example".into()]);
+    assert_eq!(allowed(&other, "GET"), (200, None));
+}
+
+#[test]
+fn requests_past_the_limit_and_replies_past_their_time_are_refused_and_ended() {
+    let server = Server::within(Limits { requests_max: 1, ..Limits::default() });
+    let endless = json!({"prompt": "[[endless]]", "stream": true});
+    let running = post(server.addr, "/v1/completions", &endless);
+    assert_eq!(running.status, 200);
+    let refused = post(server.addr, "/v1/completions", &json!({"prompt": "[[say:a]]"}));
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("5")));
+    running.leave();
+
+    let server = Server::within(Limits { reply_timeout_ms: 100, ..Limits::default() });
+    let late = post(server.addr, "/v1/completions", &json!({"prompt": "[[mute]]"}));
+    assert_eq!((late.status, late.json()["error"]["code"].as_str()), (504, Some("reply_timeout")));
+}
