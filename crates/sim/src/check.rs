@@ -7,7 +7,7 @@ use sched::SlotState;
 use wire::cancel::Cancel;
 use wire::frame::Frame;
 
-use crate::device::Seen;
+use crate::device::{Seen, Table};
 use crate::node::{Core, State};
 use crate::setting::{MS, US};
 use crate::world::{Broken, World};
@@ -23,13 +23,15 @@ pub struct Due {
     at: u64,
 }
 
-fn digest(table: &[SlotState], pages_free: u32) -> u64 {
-    let one = |hash: u64, value: u32| mix(hash.rotate_left(7) ^ u64::from(value));
-    let state = |hash: u64, state: &SlotState| {
+fn digest(table: &Table) -> u64 {
+    let one = |hash: u64, value: u64| mix(hash.rotate_left(7) ^ value);
+    let stream = |hash: u64, state: &SlotState| {
         let SlotState { id, generation, first, rows, pages } = *state;
-        [id.0, generation.0, first, rows, pages].into_iter().fold(hash, one)
+        [id.0, generation.0, first, rows, pages].map(u64::from).into_iter().fold(hash, one)
     };
-    one(table.iter().fold(1, state), pages_free)
+    let streams = table.streams.iter().fold(1, stream);
+    let keep = |hash: u64, keep: &(u64, u32)| one(one(hash, keep.0), keep.1.into());
+    one(table.keeps.iter().fold(streams, keep), table.pages_free.into())
 }
 
 impl World {
@@ -37,19 +39,17 @@ impl World {
     /// no row is computed for a stream whose cancel the rank must have heard of.
     pub fn check_round(&mut self, rank: usize, round: Round, seen: &Seen) -> Result<(), Broken> {
         let epoch = self.ends[self.nodes[rank].held.expect("links")].epoch;
-        let (table, free) = self.nodes[rank].device.table();
-        // What one stage alone could not keep it has given back before the others.
-        let is_cached = self.setting.caching.keeps_max > 0;
-        let found = digest(&table, if is_cached { 0 } else { free });
+        let table = self.nodes[rank].device.table();
+        let found = digest(&table);
         let expected = *self.tables.entry((epoch.0, round.0)).or_insert(found);
         if expected != found {
             return Err(Broken(format!(
-                "tables differ: rank {rank} after round {round}: {table:?}, {free} pages free"
+                "tables differ: rank {rank} after round {round}: {table:?}"
             )));
         }
         if rank == 0 {
             let mirror = self.nodes[0].lead().lead().map(|lead| lead.sched.table());
-            if mirror.as_ref() != Some(&table) {
+            if mirror.as_ref() != Some(&table.streams) {
                 let what = format!("rank 0 after round {round}: {table:?}, sched has {mirror:?}");
                 return Err(Broken(format!("tables differ: {what}")));
             }
@@ -66,8 +66,9 @@ impl World {
                 )));
             }
         }
-        let ended =
-            |due: &Due| due.rank != rank || table.iter().any(|state| state.id == due.stream);
+        let ended = |due: &Due| {
+            due.rank != rank || table.streams.iter().any(|state| state.id == due.stream)
+        };
         self.due.retain(ended);
         Ok(())
     }
@@ -88,7 +89,7 @@ impl World {
     pub fn check_quiet(&mut self, rank: usize) -> Result<(), Broken> {
         let Core::Lead(core) = &self.nodes[rank].core else { return Ok(()) };
         let Some(lead) = core.lead().filter(|lead| lead.is_idle()) else { return Ok(()) };
-        let kept = lead.sched.pages_kept();
+        let (kept, keeps) = (lead.sched.pages_kept(), lead.sched.keeps() as usize);
         let Some(epoch) = self.nodes[0].held.map(|end| self.ends[end].epoch) else {
             return Ok(());
         };
@@ -97,12 +98,14 @@ impl World {
             if !same || matches!(node.state, State::Busy(_)) {
                 continue;
             }
-            let (table, free) = node.device.table();
-            if !table.is_empty() || free + kept != node.device.pages {
-                let (rank, pages) = (node.rank, node.device.pages);
-                return Err(Broken(format!(
-                    "leak: rank {rank}, idle: {table:?}, {free} of {pages} pages free, {kept} kept"
-                )));
+            let table = node.device.table();
+            let (rank, pages) = (node.rank, node.device.pages);
+            // A state that rank 0 gave up goes with the next plan.
+            let is_settled = table.keeps.len() == keeps;
+            let is_whole = table.pages_free + kept == pages;
+            if !table.streams.is_empty() || table.keeps.len() < keeps || is_settled != is_whole {
+                let what = format!("{table:?}, {kept} of {pages} pages kept");
+                return Err(Broken(format!("leak: rank {rank}, idle: {what}")));
             }
         }
         self.quiets += 1;

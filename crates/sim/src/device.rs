@@ -16,10 +16,21 @@ pub struct Device {
     skips: BTreeSet<StreamId>,
     generations: BTreeMap<StreamId, u32>,
     deaf: bool,
+    boasts: bool,
     /// The pages of the epoch.
     pub pages: u32,
     /// Rounds until it fails.
     pub fails_in: Option<u32>,
+}
+
+/// What a rank holds after a round.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Table {
+    pub streams: Vec<SlotState>,
+    /// Keys and positions of kept states.
+    pub keeps: Vec<(u64, u32)>,
+    /// Pages that nobody holds.
+    pub pages_free: u32,
 }
 
 /// What a round did, apart from its values.
@@ -55,6 +66,7 @@ impl Device {
             skips: BTreeSet::new(),
             generations: BTreeMap::new(),
             deaf: plant == Some(Plant::CancelSkipsStage),
+            boasts: plant == Some(Plant::HalfKept),
             pages: 0,
             fails_in: None,
         }
@@ -122,7 +134,11 @@ impl Device {
                 return Err(format!("stream {}: generation {found} after {before:?}", state.id));
             }
         }
-        Ok(Ok(Seen { values, held: self.fake.held().to_vec(), computed }))
+        let mut held = self.fake.held().to_vec();
+        if self.boasts {
+            held.fill(true);
+        }
+        Ok(Ok(Seen { values, held, computed }))
     }
 
     /// Logits of rows.
@@ -147,8 +163,9 @@ impl Device {
         self.generations.clear();
     }
 
-    /// The table, and pages that nobody holds.
-    pub fn table(&self) -> (Vec<SlotState>, u32) {
-        (self.fake.table(), self.fake.slots().pages_free())
+    /// What it holds.
+    pub fn table(&self) -> Table {
+        let slots = self.fake.slots();
+        Table { streams: slots.table(), keeps: slots.keeps(), pages_free: slots.pages_free() }
     }
 }

@@ -13,17 +13,20 @@ pub enum Plant {
     FreedTwice,
     /// A rank's stage is not told of cancels.
     CancelSkipsStage,
+    /// A rank says that it kept a state that it had no room for.
+    HalfKept,
     /// Rank 0 forgets that it was woken while it took frames.
     LostWakeup,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::LostRollback,
         Self::LateFrame,
         Self::FreedTwice,
         Self::CancelSkipsStage,
+        Self::HalfKept,
         Self::LostWakeup,
     ];
 
@@ -34,6 +37,7 @@ impl Plant {
             Self::LateFrame => "late-frame",
             Self::FreedTwice => "freed-twice",
             Self::CancelSkipsStage => "cancel-skips-stage",
+            Self::HalfKept => "half-kept",
             Self::LostWakeup => "lost-wakeup",
         }
     }

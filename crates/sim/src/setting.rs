@@ -138,7 +138,7 @@ impl Setting {
             pages: rng.count(context_max.div_ceil(64), if is_tight { 5 } else { 6 }),
         };
         let many = if size == Size::Long { 6 } else { 1 };
-        let gap = rng.ratio(US, 100 * MS);
+        let gap = rng.ratio(US, 500 * MS);
         let mut requests: Vec<(u64, Request)> = Vec::new();
         for _ in 0..rng.within(1, 12) * many {
             let mut request = request(rng, context_max);
@@ -262,7 +262,8 @@ fn caching(rng: &mut Rng) -> Caching {
 /// Has a prompt start as another does.
 fn share(rng: &mut Rng, other: &mut Request, request: &mut Request) {
     let own = request.prompt.len();
-    let common = (rng.below(other.prompt.len() as u64 + 1) as usize).min(own);
+    let most = other.prompt.len();
+    let common = if rng.chance(50) { most } else { rng.below(most as u64 + 1) as usize }.min(own);
     request.prompt[..common].copy_from_slice(&other.prompt[..common]);
     let mark = common as u32;
     if common > 0 && !other.marks.contains(&mark) {

@@ -84,6 +84,12 @@ fn a_cancel_that_skips_a_stage_is_found() {
 }
 
 #[test]
+fn a_state_that_is_half_kept_and_used_is_found() {
+    let why = found(Plant::HalfKept);
+    assert!(why.contains("NoSuchKeep") || why.contains("panic"), "{why}");
+}
+
+#[test]
 fn a_lost_wakeup_is_found() {
     let why = found(Plant::LostWakeup);
     assert!(why.contains("stuck") || why.contains("a command waited"), "{why}");
