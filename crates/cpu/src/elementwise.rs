@@ -94,11 +94,37 @@ pub(crate) fn silu_mul(
             let out = row_of(&cells, r, width);
             match level {
                 Level::Scalar => silu_mul_f32_scalar(gate.row(r), up.row(r), out),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => silu_mul_f32_avx512(gate.row(r), up.row(r), out),
                 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
                 _ => wide::silu_mul_f32_vector(gate.row(r), up.row(r), out),
             }
         }
     });
+}
+
+/// Sixteen values a step, the last step by mask.
+///
+/// # Safety
+/// The CPU has the features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn silu_mul_f32_avx512(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    use std::arch::x86_64::*;
+
+    use crate::vector_avx512::{flush, silu};
+
+    let n = gate.len().min(up.len()).min(out.len());
+    for at in (0..n).step_by(16) {
+        let lanes = u16::MAX >> 16_usize.saturating_sub(n - at);
+        // SAFETY: the mask holds for no more values than there are from `at` on.
+        unsafe {
+            let gate = _mm512_maskz_loadu_ps(lanes, gate.as_ptr().add(at));
+            let up = _mm512_maskz_loadu_ps(lanes, up.as_ptr().add(at));
+            let y = flush(_mm512_mul_ps(silu(gate), up));
+            _mm512_mask_storeu_ps(out.as_mut_ptr().add(at), lanes, y);
+        }
+    }
 }
 
 fn silu_mul_f32_scalar(gate: &[f32], up: &[f32], out: &mut [f32]) {

@@ -12,7 +12,7 @@ use arith::a8::BLOCK_VALUES;
 use arith::base::SLICE_VALUES;
 
 use crate::codes_avx512::{Twin, heads, joined, scales};
-use crate::gemv_avx512::PANELS;
+use crate::gemv_avx512::{PANELS, ROWS};
 use crate::kinds::{OTHER, by_kind, layout_of};
 use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
@@ -57,11 +57,13 @@ unsafe fn gemv<const BITS: usize, const KIND: usize>(
             let pair = pair.clone();
             // SAFETY: passed on.
             unsafe {
-                row += match left.div_ceil(left.div_ceil(4)) {
+                row += match left.div_ceil(left.div_ceil(ROWS)) {
                     1 => pair_rows::<BITS, KIND, 1>(linear, pair, a8, row, out),
                     2 => pair_rows::<BITS, KIND, 2>(linear, pair, a8, row, out),
                     3 => pair_rows::<BITS, KIND, 3>(linear, pair, a8, row, out),
-                    _ => pair_rows::<BITS, KIND, 4>(linear, pair, a8, row, out),
+                    4 => pair_rows::<BITS, KIND, 4>(linear, pair, a8, row, out),
+                    5 => pair_rows::<BITS, KIND, 5>(linear, pair, a8, row, out),
+                    _ => pair_rows::<BITS, KIND, ROWS>(linear, pair, a8, row, out),
                 };
             }
         }

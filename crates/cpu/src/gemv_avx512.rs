@@ -22,6 +22,8 @@ use crate::vector_avx512::{Steps, Tree, dot_pairs, store};
 
 /// Panels taken at once.
 pub(crate) const PANELS: usize = 2;
+/// Rows taken at once, at most.
+pub(crate) const ROWS: usize = 6;
 /// Values of a [`quad`].
 const QUAD: usize = 8;
 
@@ -62,11 +64,13 @@ unsafe fn gemv<const BITS: usize, const KIND: usize>(
             let pair = pair.clone();
             // SAFETY: passed on.
             unsafe {
-                row += match left.div_ceil(left.div_ceil(4)) {
+                row += match left.div_ceil(left.div_ceil(ROWS)) {
                     1 => pair_rows::<BITS, KIND, 1>(linear, pair, a16, row, out),
                     2 => pair_rows::<BITS, KIND, 2>(linear, pair, a16, row, out),
                     3 => pair_rows::<BITS, KIND, 3>(linear, pair, a16, row, out),
-                    _ => pair_rows::<BITS, KIND, 4>(linear, pair, a16, row, out),
+                    4 => pair_rows::<BITS, KIND, 4>(linear, pair, a16, row, out),
+                    5 => pair_rows::<BITS, KIND, 5>(linear, pair, a16, row, out),
+                    _ => pair_rows::<BITS, KIND, ROWS>(linear, pair, a16, row, out),
                 };
             }
         }

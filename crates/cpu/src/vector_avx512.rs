@@ -41,6 +41,17 @@ pub(crate) fn exp(x: __m512) -> __m512 {
     _mm512_maskz_scalef_ps(keep, sum, n)
 }
 
+/// [`arith::exp::silu`] a lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(crate) fn silu(x: __m512) -> __m512 {
+    let keep = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(EXP_MIN));
+    let one = _mm512_set1_ps(1.0);
+    let e = exp(_mm512_xor_ps(x, _mm512_set1_ps(-0.0)));
+    let sigmoid = _mm512_div_ps(one, _mm512_add_ps(one, e));
+    _mm512_maskz_mul_ps(keep, x, sigmoid)
+}
+
 /// Folds by 8, 4, 2 and 1.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
@@ -251,17 +262,20 @@ mod tests {
         });
         let bits: Vec<u32> = (0..u32::MAX / 997).map(|i| i * 997).chain(near).collect();
         for bits in bits.as_chunks::<16>().0.iter().chain(bits.as_rchunks::<16>().1) {
-            let (x, mut found) = (bits.map(f32::from_bits), [0.0_f32; 16]);
+            let (x, mut exps, mut silus) = (bits.map(f32::from_bits), [0.0_f32; 16], [0.0; 16]);
             // SAFETY: the CPU has the features; sixteen floats are sixteen lanes.
             let folded = unsafe {
                 let all = _mm512_loadu_ps(x.as_ptr());
-                _mm512_storeu_ps(found.as_mut_ptr(), exp(all));
+                _mm512_storeu_ps(exps.as_mut_ptr(), exp(all));
+                _mm512_storeu_ps(silus.as_mut_ptr(), silu(all));
                 sum(all)
             };
-            for (x, found) in x.into_iter().zip(found) {
-                let expected = arith::exp::exp(x);
-                let same = found.to_bits() == expected.to_bits();
-                assert!(same || found.is_nan() && expected.is_nan(), "{x:e}: {found:e}");
+            for (x, found) in x.into_iter().zip(exps.into_iter().zip(silus)) {
+                let expected = (arith::exp::exp(x), arith::exp::silu(x));
+                for (found, expected) in [(found.0, expected.0), (found.1, expected.1)] {
+                    let same = found.to_bits() == expected.to_bits();
+                    assert!(same || found.is_nan() && expected.is_nan(), "{x:e}: {found:e}");
+                }
             }
             let mut lanes = [0.0; arith::norm::LANES];
             lanes[..16].copy_from_slice(&x);
