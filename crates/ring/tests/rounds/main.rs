@@ -3,6 +3,7 @@
 
 mod bytes;
 mod cached;
+mod cancels;
 mod depth;
 mod ring;
 mod scripts;

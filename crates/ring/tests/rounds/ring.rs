@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arith::attention::KvDtype;
 use arith::base::{Arith, Epoch, Rank, StreamId};
@@ -21,7 +21,7 @@ use stage::{Chain, Engine, Fake, FakeConfig, Fault, Input, Pick, SlotState, Stag
 use wire::control::{Describe, Shapes};
 use wire::describe::RowDtype;
 use wire::layout::Layout;
-use wire::plan::Plan;
+use wire::plan::{Entry, Op, Plan};
 
 pub const LAYERS: u32 = 8;
 
@@ -103,6 +103,28 @@ pub struct Slow {
 /// A rank's table after its last round.
 pub type Table = Arc<Mutex<Option<Vec<SlotState>>>>;
 
+/// What a rank did to a stream in a round.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub id: StreamId,
+    pub op: Op,
+    pub rows: u32,
+    /// It was told before that the rows need no computing.
+    pub skipped: bool,
+}
+
+/// A round of a rank.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub began: Instant,
+    pub rows: Vec<Row>,
+    /// The table after it.
+    pub table: String,
+}
+
+/// All rounds of a rank.
+pub type History = Arc<Mutex<Vec<Step>>>;
+
 /// A fake stage that takes its time, fails where it is told to and shows its table.
 struct Staged {
     fake: Fake,
@@ -110,6 +132,26 @@ struct Staged {
     breaks: Vec<u64>,
     rounds: u64,
     table: Table,
+    skipped: Vec<StreamId>,
+    history: History,
+}
+
+impl Staged {
+    /// What the plan asks for, before it is done.
+    fn rows(&mut self, plan: &Plan) -> Vec<Row> {
+        let row = |entry: &Entry| Row {
+            id: entry.id,
+            op: entry.op,
+            rows: entry.rows,
+            skipped: self.skipped.contains(&entry.id),
+        };
+        let rows: Vec<Row> = plan.entries.iter().map(row).collect();
+        let ends = |id: &StreamId| {
+            rows.iter().any(|row| row.id == *id && matches!(row.op, Op::Close | Op::Cancel))
+        };
+        self.skipped.retain(|id| !ends(id));
+        rows
+    }
 }
 
 impl Engine for Staged {
@@ -129,12 +171,15 @@ impl Engine for Staged {
         out: &mut Vec<f32>,
     ) -> Result<(), StageError> {
         self.rounds += 1;
+        let (began, rows) = (Instant::now(), self.rows(plan));
         if self.breaks.contains(&self.rounds) {
             return Err(StageError::EmptyShape { what: "luck" });
         }
         self.takes.into_iter().for_each(std::thread::sleep);
         self.fake.step(plan, input, out)?;
         *self.table.lock().unwrap() = Some(self.fake.table());
+        let table = format!("{:?}", self.fake.table());
+        self.history.lock().unwrap().push(Step { began, rows, table });
         Ok(())
     }
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
@@ -152,6 +197,7 @@ impl Engine for Staged {
         self.fake.draft(chains, rows, pick)
     }
     fn skip(&mut self, id: StreamId) {
+        self.skipped.push(id);
         self.fake.skip(id);
     }
     fn reset(&mut self) {
@@ -170,6 +216,7 @@ pub struct Ring {
     pub threads: Vec<JoinHandle<()>>,
     pub stops: Vec<Arc<std::sync::atomic::AtomicBool>>,
     tables: Vec<Table>,
+    histories: Vec<History>,
     /// Tokens drafted and accepted.
     counts: Mutex<(u32, u32)>,
 }
@@ -181,6 +228,7 @@ impl Ring {
         let (handle, driver) = head::pair();
         let (mut seats, mut threads, mut stops) = (Vec::new(), Vec::new(), Vec::new());
         let tables: Vec<Table> = (0..world).map(|_| Table::default()).collect();
+        let histories: Vec<History> = (0..world).map(|_| History::default()).collect();
         let staged = |rank: u32| {
             let fake = Fake::new(FakeConfig::small(layout.range(Rank(rank)), rank == 0));
             let fake = match twist.fault {
@@ -190,7 +238,8 @@ impl Ring {
             let slow = twist.slow.filter(|slow| slow.rank == rank);
             let breaks = if rank + 1 == world { twist.breaks.clone() } else { Vec::new() };
             let table = tables[rank as usize].clone();
-            Staged { fake, takes: slow.map(|slow| slow.round), breaks, rounds: 0, table }
+            let (takes, history) = (slow.map(|slow| slow.round), histories[rank as usize].clone());
+            Staged { fake, takes, breaks, rounds: 0, table, skipped: Vec::new(), history }
         };
         for rank in 1..world {
             let (seat, hears) = mpsc::channel();
@@ -224,7 +273,7 @@ impl Ring {
         };
         let mut engine = staged(0);
         threads.push(std::thread::spawn(move || leader.run(&mut engine)));
-        Self { handle, threads, stops, tables, counts: Mutex::default() }
+        Self { handle, threads, stops, tables, histories, counts: Mutex::default() }
     }
 
     pub fn drafts(&self) -> (u32, u32) {
@@ -233,6 +282,11 @@ impl Ring {
 
     pub fn tables(&self) -> Vec<Table> {
         self.tables.clone()
+    }
+
+    /// Each rank's rounds so far.
+    pub fn histories(&self) -> Vec<History> {
+        self.histories.clone()
     }
 
     /// Waits until the state is as `want` likes it.
