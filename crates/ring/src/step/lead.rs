@@ -44,6 +44,8 @@ pub struct Lead {
     flying: VecDeque<Flight>,
     device: Device,
     timing: Timing,
+    /// When a round came back last.
+    came: Option<Now>,
     landed: u64,
     slowest: Duration,
 }
@@ -66,8 +68,10 @@ struct Flight {
     round: Round,
     /// Given to rank 0's stage.
     since: Now,
-    /// Sent, alone in the ring.
-    sent_alone: Option<Now>,
+    /// Sent to the next rank.
+    sent: Option<Now>,
+    /// Alone in the ring when it was.
+    is_alone: bool,
     back: Back,
 }
 
@@ -93,6 +97,7 @@ impl Lead {
             flying: VecDeque::new(),
             device: Device::Idle,
             timing,
+            came: None,
             landed: 0,
             slowest: Duration::ZERO,
         }
@@ -220,9 +225,15 @@ impl Lead {
             flight.back = Back::Plan;
         }
         let is_whole = wanted == 0 || flight.back != Back::Plan;
-        let rows = flight.round.plan.rows();
-        if let (Some(sent), true, true) = (flight.sent_alone, is_whole, is_idle && rows > 0) {
-            self.timing.rest(rows, now.saturating_sub(sent));
+        let (rows, sent, is_alone) =
+            (flight.round.plan.rows(), flight.sent.unwrap_or(now), flight.is_alone);
+        if is_whole && rows > 0 {
+            let before = self.came.replace(now);
+            if is_alone && is_idle {
+                self.timing.rest(rows, now.saturating_sub(sent));
+            } else if let Some(before) = before.filter(|before| sent < *before) {
+                self.timing.flow(rows, now.saturating_sub(before));
+            }
             self.sched.set_pace(self.timing.pace(self.ring.world));
         }
         Ok(())
@@ -295,7 +306,7 @@ impl Lead {
         let rows = Rows::Tokens(round.tokens.clone());
         actions.push(Action::Stage { round: round.number, plan: round.plan.clone(), rows });
         self.device = Device::Stage(now);
-        let flight = Flight { round, since: now, sent_alone: None, back: Back::Nothing };
+        let flight = Flight { round, since: now, sent: None, is_alone: false, back: Back::Nothing };
         self.flying.push_back(flight);
     }
 
@@ -318,7 +329,7 @@ impl Lead {
         let hop = Hop::of(0, self.ring.world);
         let frames = hop::frames(number, plan, payload, hop, values, self.ring.hidden);
         actions.extend(frames.into_iter().map(Action::Send));
-        flight.sent_alone = is_alone.then_some(now);
+        (flight.sent, flight.is_alone) = (Some(now), is_alone);
         if plan.rows() > 0 {
             self.timing.own(plan.rows(), now.saturating_sub(since));
             self.sched.set_pace(self.timing.pace(self.ring.world));

@@ -6,6 +6,9 @@ use sched::{Line, Pace};
 
 /// Rounds of so many rows count as chunks, smaller ones as windows.
 const CHUNK_ROWS: usize = 16;
+/// The least part of a window that a round costs whatever its rows: weights are read either way. A
+/// chunk that was slow once makes rows look dear, and would leave less than that for the round.
+const ROUND_SHARE: f64 = 0.5;
 /// What a new sample weighs beside the past.
 const NEWEST: f64 = 0.1;
 
@@ -14,6 +17,15 @@ const NEWEST: f64 = 0.1;
 struct Mean {
     rows: f64,
     ns: f64,
+}
+
+impl Mean {
+    fn blend(mean: &mut Option<Self>, rows: usize, time: Duration) {
+        let new = Self { rows: rows as f64, ns: time.as_nanos() as f64 };
+        let old = mean.unwrap_or(new);
+        let blend = |old: f64, new: f64| old + (new - old) * NEWEST;
+        *mean = Some(Self { rows: blend(old.rows, new.rows), ns: blend(old.ns, new.ns) });
+    }
 }
 
 /// A line through the mean window and the mean chunk.
@@ -26,17 +38,15 @@ struct Fit {
 impl Fit {
     fn add(&mut self, rows: usize, time: Duration) {
         let mean = if rows < CHUNK_ROWS { &mut self.window } else { &mut self.chunk };
-        let new = Mean { rows: rows as f64, ns: time.as_nanos() as f64 };
-        let old = mean.unwrap_or(new);
-        let blend = |old: f64, new: f64| old + (new - old) * NEWEST;
-        *mean = Some(Mean { rows: blend(old.rows, new.rows), ns: blend(old.ns, new.ns) });
+        Mean::blend(mean, rows, time);
     }
 
     /// The line, once rounds of both sizes were seen.
     fn line(&self) -> Option<Line> {
         let (window, chunk) = (self.window?, self.chunk?);
-        let row = ((chunk.ns - window.ns) / (chunk.rows - window.rows)).max(1.0);
-        let round = (window.ns - row * window.rows).max(0.0);
+        let row = (chunk.ns - window.ns) / (chunk.rows - window.rows);
+        let round = (window.ns - row * window.rows).clamp(window.ns * ROUND_SHARE, window.ns);
+        let row = ((chunk.ns - round) / chunk.rows).max(1.0);
         Some(Line { round_ns: round as u64, row_ns: row as u64 })
     }
 }
@@ -46,6 +56,8 @@ impl Fit {
 pub(super) struct Timing {
     own: Fit,
     rest: Fit,
+    /// Chunks that came back, and how long after the one before.
+    flow: Option<Mean>,
 }
 
 impl Timing {
@@ -59,6 +71,27 @@ impl Timing {
         self.rest.add(rows, time);
     }
 
+    /// A round that had followed another one closely was back `time` after it: no stage takes
+    /// longer for it. Long prompts show it, whose rounds are never alone.
+    pub(super) fn flow(&mut self, rows: usize, time: Duration) {
+        if rows >= CHUNK_ROWS {
+            Mean::blend(&mut self.flow, rows, time);
+        }
+    }
+
+    /// Everything beyond rank 0, by the better of what one chunk alone took, maybe long ago, and of
+    /// what the chunks of a prompt take now.
+    fn beyond(&self, others: u64) -> Option<Line> {
+        let mut rest = self.rest;
+        if let (Some(chunk), Some(flow)) = (rest.chunk, self.flow) {
+            let flow = Mean { ns: flow.ns * others as f64, ..flow };
+            if flow.ns / flow.rows < chunk.ns / chunk.rows {
+                rest.chunk = Some(flow);
+            }
+        }
+        rest.line()
+    }
+
     /// The pace of a ring of `world`; without lines before both are known. Of the stages beyond
     /// rank 0 only the sum is seen, so that the slowest counts as their mean.
     pub(super) fn pace(&self, world: u32) -> Pace {
@@ -67,8 +100,8 @@ impl Timing {
         if world == 1 {
             return Pace { stages: 1, stage: own, trip: own };
         }
-        let Some(rest) = self.rest.line() else { return unknown };
         let others = u64::from(world - 1);
+        let Some(rest) = self.beyond(others) else { return unknown };
         let mean = Line { round_ns: rest.round_ns / others, row_ns: rest.row_ns / others };
         // By what a chunk of some size takes: the lines may cross.
         let stage = if mean.at(32) > own.at(32) { mean } else { own };
@@ -110,6 +143,21 @@ mod tests {
         }
         assert!(timing.pace(3).stage.row_ns > 4_900_000);
         assert!(timing.pace(11).stage.row_ns < 2_100_000);
-        assert!(timing.pace(3).trip.row_ns > 11_900_000);
+        assert!(timing.pace(3).trip.row_ns > 11_700_000);
+    }
+
+    #[test]
+    fn a_slow_probe_cuts_prompts_no_smaller_than_a_round_is_worth_and_is_forgotten() {
+        let mut timing = Timing::default();
+        timing.own(1, ms(3));
+        timing.rest(1, ms(3));
+        timing.own(32, ms(34));
+        // Cold: ten times what it takes later.
+        timing.rest(32, ms(340));
+        assert!(timing.pace(2).stage.round_ns >= 1_500_000);
+        assert!(timing.pace(2).stage.row_ns > 10_000_000);
+        (0..40).for_each(|_| timing.flow(64, ms(66)));
+        let pace = timing.pace(2);
+        assert!((900_000..1_100_000).contains(&pace.stage.row_ns), "{pace:?}");
     }
 }
