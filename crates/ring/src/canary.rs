@@ -42,7 +42,8 @@ impl Canary {
     /// Keeping it is a help, not a duty: a folder that can't be written changes nothing.
     pub(crate) fn keep(&self, hash: &[u8; 32]) {
         let Some(path) = &self.kept_at else { return };
-        if path.exists() {
+        // What a full disk cut short is written anew.
+        if self.known().is_some() {
             return;
         }
         let written = path.parent().map_or(Ok(()), fs::create_dir_all);

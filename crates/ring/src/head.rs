@@ -75,6 +75,17 @@ pub struct Facts {
     pub pages_used: u32,
     /// KV pages in all.
     pub pages: u32,
+    /// Milliseconds in which rank 0's device computed.
+    pub computed_ms: u64,
+    /// Milliseconds in which there was work in the ring.
+    pub at_work_ms: u64,
+}
+
+impl Facts {
+    /// The part of the time with work in the ring that rank 0 computed; 0 before there was any.
+    pub fn busy(&self) -> f64 {
+        self.computed_ms as f64 / self.at_work_ms.max(1) as f64
+    }
 }
 
 /// The state as the handle sees it, and whether requests wait for a better one.

@@ -64,6 +64,9 @@ struct Desk<'a, J> {
     owners: Owners,
     /// Requests whose verdict is due.
     asked: HashMap<RequestId, Owner>,
+    /// How long the device has computed, and how long there was work in the ring.
+    computed: Duration,
+    at_work: Duration,
     start: Instant,
 }
 
@@ -104,6 +107,8 @@ impl<J: Join> Leader<J> {
             carry,
             owners: Owners::new(),
             asked: HashMap::new(),
+            computed: Duration::ZERO,
+            at_work: Duration::ZERO,
             start: Instant::now(),
         };
         desk.run();
@@ -120,7 +125,12 @@ impl<J: Join> Desk<'_, J> {
             if want == Want::End {
                 return;
             }
+            let at_work = self.core.lead().is_some_and(|lead| !lead.is_idle());
+            let since = self.now();
             let stepped = self.answer(want).and_then(|actions| self.perform(actions));
+            if at_work {
+                self.at_work += self.now().saturating_sub(since);
+            }
             if let Err(error) = stepped {
                 self.broke(error);
             }
@@ -170,7 +180,9 @@ impl<J: Join> Desk<'_, J> {
             }
             Want::Compute(work) => {
                 self.publish();
+                let since = self.now();
                 self.compute(&work)?;
+                self.computed += self.now().saturating_sub(since);
                 Ok(Vec::new())
             }
             Want::Carried => {
@@ -332,6 +344,8 @@ impl<J: Join> Desk<'_, J> {
             rounds: lead.landed(),
             pages_used: lead.sched.pages_used(),
             pages,
+            computed_ms: self.computed.as_millis() as u64,
+            at_work_ms: self.at_work.as_millis() as u64,
         });
     }
 }

@@ -185,6 +185,7 @@ async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Val
         "rounds": facts.rounds,
         "kv_pages_used": facts.pages_used,
         "kv_pages": facts.pages,
+        "busy": facts.busy(),
         "uptime_s": shared.started.elapsed().as_secs_f64(),
     }))
 }
