@@ -395,6 +395,18 @@ pub struct Bench {
     /// How keys and values are stored.
     #[arg(long, value_enum, default_value = "f16")]
     pub kv: Kv,
+    /// Most prompt tokens of one stream in a round.
+    #[arg(long, value_name = "TOKENS", default_value_t = Settings::default().chunk)]
+    pub chunk: u32,
+    /// The next rank, where the other ranks of the one layout are started by hand.
+    #[arg(long, value_name = "HOST:PORT", requires = "listen")]
+    pub next: Option<String>,
+    /// Where the last rank connects to, with --next.
+    #[arg(long, value_name = "ADDR:PORT", requires = "next", value_parser = parse_address)]
+    pub listen: Vec<SocketAddr>,
+    /// The ring's key, with --next; without one only loopback is allowed.
+    #[arg(long, value_name = "FILE", requires = "next")]
+    pub key: Option<PathBuf>,
     /// Runs of each case, after one that warms caches; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
     pub runs: u32,

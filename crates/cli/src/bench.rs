@@ -8,15 +8,18 @@ mod work;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use arith::base::{Arith, TILE_KEYS, pages_of};
+use arith::base::{Arith, Rank, TILE_KEYS, pages_of};
 use backend::Backend;
 use cpu::{Cpu, Isa};
+use ring::key::Key;
 use weights::Checkpoint;
+use wire::hello::Encryption;
 
 use crate::args::Bench;
 use crate::cell::Cell;
 use crate::check::{Placement, placements};
 use crate::model::Settings;
+use crate::rank::Place;
 use crate::source;
 use case::Case;
 use table::Table;
@@ -60,7 +63,7 @@ pub fn run(args: &Bench) -> Result<()> {
     for run in 0..=args.runs {
         let timings = seats.iter().flat_map(|seat| cases.iter().map(move |case| (seat, case)));
         for (at, (seat, case)) in timings.enumerate() {
-            let timing = seat.cell.run(case.run(seat.cell.handle(), chunk))?;
+            let timing = seat.cell.run(case.run(&seat.cell, chunk))?;
             // The first run warms caches.
             if run > 0 {
                 table.put(at, timing);
@@ -90,7 +93,7 @@ fn cases(args: &Bench) -> Vec<Case> {
 fn settings(args: &Bench, cases: &[Case], context_max: u32) -> Result<Settings> {
     let most = |of: &dyn Fn(&Case) -> u32| cases.iter().map(of).max().unwrap_or(1);
     let streams = most(&|case| case.streams);
-    let chunk = Settings::default().chunk;
+    let chunk = args.chunk;
     // Streams beyond two share the pages of two.
     let room = |case: &Case| match case.streams {
         1 | 2 => case.context(chunk),
@@ -103,7 +106,7 @@ fn settings(args: &Bench, cases: &[Case], context_max: u32) -> Result<Settings> 
          made for {context_max}"
     );
     let kv = args.kv.into();
-    Ok(Settings { context: Some(context), streams, kv, ..Settings::default() })
+    Ok(Settings { context: Some(context), streams, kv, chunk, ..Settings::default() })
 }
 
 fn seats(args: &Bench, path: &Path, layers: u32, settings: &Settings) -> Result<Vec<Seat>> {
@@ -116,11 +119,24 @@ fn seats(args: &Bench, path: &Path, layers: u32, settings: &Settings) -> Result<
             let layout = Some(placement.layout.to_string());
             let loop_mode = placement.loop_mode;
             let settings = Settings { layout, loop_mode, arith, ..settings.clone() };
-            let cell = Cell::start(path, settings, threads)?;
+            let cell = match place(args)? {
+                Some(place) => Cell::join(path, settings, threads, &place)?,
+                None => Cell::start(path, settings, threads)?,
+            };
             seats.push(Seat { cell, placement: placement.clone(), arith, threads, device });
         }
     }
     Ok(seats)
+}
+
+/// Where rank 0 stands, if the others are started by hand.
+fn place(args: &Bench) -> Result<Option<Place>> {
+    let Some(next) = &args.next else { return Ok(None) };
+    let one = [args.layouts.len(), args.threads.len(), args.arith.len()] == [1, 1, 1];
+    ensure!(one, "--next: one layout, one arithmetic and one number of threads");
+    let key = args.key.as_deref().map(Key::load).transpose()?;
+    let (listen, next, encryption) = (args.listen.clone(), vec![next.clone()], Encryption::On);
+    Ok(Some(Place { rank: Rank(0), listen, next, key, encryption }))
 }
 
 fn stop(seats: Vec<Seat>) -> Result<()> {

@@ -19,8 +19,9 @@ use ring::tcp::Transport;
 use stage::Engine;
 use wire::hello::Encryption;
 
+use crate::busy::{Busy, Meter};
 use crate::model::{Model, Settings};
-use crate::rank::{Joined, local_places};
+use crate::rank::{Joined, Place, local_places};
 
 /// How long a cell may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -32,6 +33,7 @@ pub struct Cell {
     threads: Vec<JoinHandle<()>>,
     transports: Vec<Arc<Transport>>,
     stops: Vec<Arc<AtomicBool>>,
+    meters: Vec<Meter>,
 }
 
 impl Cell {
@@ -42,15 +44,7 @@ impl Cell {
     pub fn start(path: &Path, settings: Settings, threads: usize) -> Result<Self> {
         let model = Arc::new(Model::open(path, settings)?);
         let world = model.layout.world();
-        let (handle, driver) = head::pair();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let mut cell = Self {
-            handle,
-            runtime,
-            threads: Vec::new(),
-            transports: Vec::new(),
-            stops: Vec::new(),
-        };
+        let (mut cell, driver) = Self::empty()?;
         if world == 1 {
             cell.lead(&model, threads, Alone, driver)?;
         } else {
@@ -67,6 +61,35 @@ impl Cell {
         }
         cell.wait_ready()?;
         Ok(cell)
+    }
+
+    /// Loads rank 0 at `place` and waits until the canary is back from ranks that somebody else
+    /// has started.
+    ///
+    /// # Errors
+    /// As [`Cell::start`]'s.
+    pub fn join(path: &Path, settings: Settings, threads: usize, place: &Place) -> Result<Self> {
+        let model = Model::open(path, settings)?;
+        let (mut cell, driver) = Self::empty()?;
+        cell.transports.push(place.transport(&model)?);
+        let join = Joined(cell.transports[0].clone());
+        cell.lead(&model, threads, join, driver)?;
+        cell.wait_ready()?;
+        Ok(cell)
+    }
+
+    fn empty() -> Result<(Self, Driver)> {
+        let (handle, driver) = head::pair();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let cell = Self {
+            handle,
+            runtime,
+            threads: Vec::new(),
+            transports: Vec::new(),
+            stops: Vec::new(),
+            meters: Vec::new(),
+        };
+        Ok((cell, driver))
     }
 
     fn lead<J: Join + 'static>(
@@ -96,9 +119,13 @@ impl Cell {
     fn spawn<E: Engine + 'static>(
         &mut self,
         rank: Rank,
-        mut engine: E,
+        engine: E,
         run: impl FnOnce(&mut dyn Engine) + Send + 'static,
     ) -> Result<()> {
+        let meter = Meter::default();
+        let mut engine = Busy::new(engine, meter.clone());
+        // Followers are started first; rank 0's comes in front.
+        self.meters.insert(if rank.0 == 0 { 0 } else { self.meters.len() }, meter);
         let name = format!("baton-rank-{rank}");
         let thread = std::thread::Builder::new().name(name).spawn(move || run(&mut engine))?;
         self.threads.push(thread);
@@ -120,6 +147,11 @@ impl Cell {
     /// Where requests go.
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// What each rank of this process has computed, by rank.
+    pub fn meters(&self) -> &[Meter] {
+        &self.meters
     }
 
     /// Runs a future that talks to the ring.

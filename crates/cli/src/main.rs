@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod busy;
 mod cell;
 mod chat;
 mod check;
@@ -13,7 +14,9 @@ mod embedded;
 #[cfg(feature = "hf")]
 mod hub;
 mod inspect;
+mod loading;
 mod local;
+mod log;
 mod manifest;
 mod model;
 mod rank;
@@ -22,7 +25,7 @@ mod signal;
 mod source;
 mod stage;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -33,7 +36,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let serves = matches!(cli.command, Command::Serve(_) | Command::Stage(_));
     let log = cli.log.as_deref().unwrap_or(if serves { "info" } else { "warn" });
-    start_log(log);
+    log::start(log);
     if !serves {
         signal::end_with_the_reader();
     }
@@ -85,21 +88,4 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
             Ok(())
         }
     }
-}
-
-/// Logs go to standard error, so that replies and verdicts on standard output stay clean; in
-/// colour on a terminal only. Whoever reads them may leave, and their disk may fill: a server goes
-/// on without.
-fn start_log(filter: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && !plain)
-        .log_internal_errors(false)
-        .with_target(false)
-        .compact()
-        .init();
 }

@@ -25,7 +25,7 @@ use wire::fingerprint::Fields;
 use wire::layout::Layout;
 
 use crate::contents::Contents;
-use crate::source;
+use crate::{loading, source};
 
 /// The engine's version, equal on every rank.
 pub const ENGINE: &str = env!("CARGO_PKG_VERSION");
@@ -277,7 +277,11 @@ impl Model {
     /// Too little memory, with both numbers, and what the stage refuses.
     pub fn stage(&self, rank: Rank, cpu: Arc<Cpu>) -> Result<Stage<Cpu>> {
         self.check_memory(rank.0..rank.0 + 1)?;
-        let mut stage = Stage::open(cpu, &self.checkpoint, self.config(rank)?)?;
+        let (range, ends) = (self.range(rank)?, rank.0 == 0);
+        let (all, read) = (self.checkpoint.bytes_of(range, ends), self.checkpoint.bytes_read());
+        let config = self.config(rank)?;
+        let load = || Stage::open(cpu, &self.checkpoint, config);
+        let mut stage = loading::watch(rank, all, read, load)?;
         stage.set_keep_bytes_max(self.keep_bytes_max);
         #[cfg(test)]
         if let Some((_, fault)) = self.settings.fault.filter(|(at, _)| *at == rank) {

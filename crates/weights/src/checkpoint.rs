@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arith::format::Matrix;
 use sha2::{Digest as _, Sha256};
@@ -34,6 +35,8 @@ pub struct Checkpoint {
     manifest: Option<Manifest>,
     /// Whether MLX's codes are read as f32 values.
     widened: bool,
+    /// Stored bytes that were read.
+    read: AtomicU64,
 }
 
 /// What holds the tensors, beside them.
@@ -102,6 +105,7 @@ impl Checkpoint {
             tensors,
             manifest,
             widened: false,
+            read: AtomicU64::new(0),
         })
     }
 
@@ -126,6 +130,7 @@ impl Checkpoint {
             tensors,
             manifest,
             widened: false,
+            read: AtomicU64::new(0),
         })
     }
 
@@ -234,7 +239,13 @@ impl Checkpoint {
         }
         let bytes = &mut buffer[..bytes];
         reading::fill(&self.files, info, self.widened, bytes)?;
+        self.read.fetch_add(info.bytes as u64, Ordering::Relaxed);
         Ok(shape.over(bytes))
+    }
+
+    /// Stored bytes of all that [`Checkpoint::read`] has given so far.
+    pub fn bytes_read(&self) -> &AtomicU64 {
+        &self.read
     }
 
     /// Whether the files hold layers `range`, and the ends where `ends`.

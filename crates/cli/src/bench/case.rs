@@ -3,10 +3,12 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use ring::head::Handle;
 use sched::{Event, Request};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+
+use crate::busy::Meter;
+use crate::cell::Cell;
 
 /// What is run at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub struct Case {
 }
 
 /// How long it took.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     /// From the first submission until every stream has its first token.
     pub prompt_s: f64,
@@ -28,6 +30,8 @@ pub struct Timing {
     pub decode_s: f64,
     /// Tokens of all streams in that time.
     pub tokens: u32,
+    /// The part of each of the two times that each rank of this process computed.
+    pub busy: Vec<[f64; 2]>,
 }
 
 impl Case {
@@ -58,11 +62,13 @@ impl Case {
     ///
     /// # Errors
     /// A request that is refused or fails.
-    pub async fn run(self, handle: &Handle, chunk: u32) -> Result<Timing> {
+    pub async fn run(self, cell: &Cell, chunk: u32) -> Result<Timing> {
         let (tokens, mut heard) = mpsc::unbounded_channel();
+        let meters = cell.meters();
+        let mut marks = vec![read(meters)];
         let (mut streams, started) = (JoinSet::new(), Instant::now());
         for stream in 0..self.streams as usize {
-            let mut reply = handle.submit(self.request(chunk)).await?;
+            let mut reply = cell.handle().submit(self.request(chunk)).await?;
             let tokens = tokens.clone();
             streams.spawn(async move {
                 while let Some(event) = reply.next().await {
@@ -79,11 +85,24 @@ impl Case {
         let mut count = Count::new(self, self.tokens_max(chunk));
         while let Some(stream) = heard.recv().await {
             count.token(stream, started.elapsed().as_secs_f64());
+            let phases = usize::from(count.started.is_some()) + usize::from(count.ended.is_some());
+            if marks.len() <= phases {
+                marks.push(read(meters));
+            }
         }
         while let Some(ended) = streams.join_next().await {
             ended??;
         }
-        let Some(timing) = count.timing() else { bail!("a stream ended before its last token") };
+        let Some(mut timing) = count.timing() else {
+            bail!("a stream ended before its last token")
+        };
+        if let [before, between, after] = &marks[..] {
+            let ranks = before.iter().zip(between).zip(after);
+            let shares = ranks.map(|((&before, &between), &after)| {
+                [(between - before) / timing.prompt_s, (after - between) / timing.decode_s]
+            });
+            timing.busy = shares.collect();
+        }
         Ok(timing)
     }
 
@@ -96,6 +115,11 @@ impl Case {
             ..Request::default()
         }
     }
+}
+
+/// Seconds that ranks have computed.
+fn read(meters: &[Meter]) -> Vec<f64> {
+    meters.iter().map(|meter| meter.computed().as_secs_f64()).collect()
 }
 
 /// Counts tokens as they come.
@@ -137,7 +161,8 @@ impl Count {
 
     fn timing(&self) -> Option<Timing> {
         let (prompt_s, ended) = (self.started?, self.ended?);
-        Some(Timing { prompt_s, decode_s: ended - prompt_s, tokens: self.tokens })
+        let (decode_s, tokens) = (ended - prompt_s, self.tokens);
+        Some(Timing { prompt_s, decode_s, tokens, busy: Vec::new() })
     }
 }
 
@@ -156,7 +181,7 @@ mod tests {
         assert_eq!(count.timing(), None);
         count.token(1, 7.5);
         count.token(0, 9.0);
-        let expected = Timing { prompt_s: 3.0, decode_s: 4.5, tokens: 4 };
+        let expected = Timing { prompt_s: 3.0, decode_s: 4.5, tokens: 4, busy: Vec::new() };
         assert_eq!(count.timing(), Some(expected));
 
         let mut count = Count::new(case, 4);
@@ -164,7 +189,7 @@ mod tests {
         {
             count.token(stream, now);
         }
-        let expected = Timing { prompt_s: 4.0, decode_s: 2.0, tokens: 2 };
+        let expected = Timing { prompt_s: 4.0, decode_s: 2.0, tokens: 2, busy: Vec::new() };
         assert_eq!(count.timing(), Some(expected));
     }
 }

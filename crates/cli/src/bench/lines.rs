@@ -5,11 +5,12 @@ use std::io::{BufRead, Write};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Seat;
-use super::case::Case;
+use super::case::{Case, Timing};
 use super::work::Work;
 
 /// Says `ready BYTES MULTIPLY-ADDS DEVICE` (of a decoded token and a prompt token). Answers
-/// `run PROMPT DECODE STREAMS` by `PROMPT_SECONDS DECODE_SECONDS TOKENS` and `limits` by
+/// `run PROMPT DECODE STREAMS` by `PROMPT_SECONDS DECODE_SECONDS TOKENS`, of a ring also by ` busy`
+/// and the share of the two times that each rank computed, as `0.97,0.48`; answers `limits` by
 /// `READ MULTIPLY16 MULTIPLY8`, a second.
 pub fn serve(seat: &Seat, cases: &[Case], chunk: u32, work: Work) -> Result<()> {
     let mut out = std::io::stdout().lock();
@@ -28,9 +29,10 @@ pub fn serve(seat: &Seat, cases: &[Case], chunk: u32, work: Work) -> Result<()> 
                 };
                 let known = cases.iter().any(|c| case.fits(*c));
                 ensure!(known, "`{line}`: beyond --prompt, --decode and --streams");
-                let timing = seat.cell.run(case.run(seat.cell.handle(), chunk))?;
+                let timing = seat.cell.run(case.run(&seat.cell, chunk))?;
                 let (prompt_s, decode_s) = (timing.prompt_s, timing.decode_s);
-                writeln!(out, "{prompt_s:.6} {decode_s:.6} {}", timing.tokens)?;
+                let busy = busy_of(&timing);
+                writeln!(out, "{prompt_s:.6} {decode_s:.6} {}{busy}", timing.tokens)?;
             }
             ["limits"] => {
                 let found = cpu::limits(seat.threads);
@@ -43,4 +45,13 @@ pub fn serve(seat: &Seat, cases: &[Case], chunk: u32, work: Work) -> Result<()> 
         out.flush()?;
     }
     Ok(())
+}
+
+/// Of a ring.
+fn busy_of(timing: &Timing) -> String {
+    if timing.busy.len() < 2 {
+        return String::new();
+    }
+    let ranks = timing.busy.iter().map(|[prompt, decode]| format!(" {prompt:.3},{decode:.3}"));
+    format!(" busy{}", ranks.collect::<String>())
 }

@@ -32,6 +32,20 @@ struct Row {
     /// Tokens a second of each run.
     prompt: Vec<f64>,
     decode: Vec<f64>,
+    /// Of each run, the part of both times that each rank computed.
+    busy: Vec<Vec<[f64; 2]>>,
+}
+
+impl Row {
+    /// Medians over the runs, a rank each.
+    fn busy(&self) -> Vec<[f64; 2]> {
+        let ranks = self.busy.first().map_or(0, Vec::len);
+        let of = |rank: usize, phase: usize| {
+            let all: Vec<f64> = self.busy.iter().map(|run| run[rank][phase]).collect();
+            Spread::of(&all).median
+        };
+        (0..ranks).map(|rank| [of(rank, 0), of(rank, 1)]).collect()
+    }
 }
 
 /// A median with the least and the most.
@@ -79,6 +93,7 @@ impl Table {
             case,
             prompt: Vec::new(),
             decode: Vec::new(),
+            busy: Vec::new(),
         });
     }
 
@@ -87,6 +102,7 @@ impl Table {
         let row = &mut self.rows[at];
         row.prompt.push(f64::from(row.case.prompt * row.case.streams) / timing.prompt_s);
         row.decode.push(f64::from(timing.tokens) / timing.decode_s);
+        row.busy.push(timing.busy);
     }
 
     /// Adds what `threads` threads can do.
@@ -120,6 +136,7 @@ impl Table {
             "prompt_min": prompt.min, "prompt_max": prompt.max,
             "decode_tokens": row.case.decode, "decode_tokens_per_s": decode.median,
             "decode_min": decode.min, "decode_max": decode.max,
+            "busy": row.busy(),
             "read_bytes_a_token": self.work.read_bytes,
             "multiply_adds_a_prompt_token": self.work.multiply_adds,
         })
@@ -144,6 +161,13 @@ impl Table {
             let (layout, arith, threads) = (&row.layout, row.arith.number(), row.threads);
             print!("{layout:wide$}  {arith:>5} {threads:>7} {streams:>7} {length:>6}  ");
             println!("{prompt:24} {decode}");
+            if row.layout.contains(',') {
+                let ranks = row.busy().into_iter().enumerate().map(|(rank, [prompt, decode])| {
+                    format!("rank {rank} {:.0} % and {:.0} %", 100.0 * prompt, 100.0 * decode)
+                });
+                let ranks = ranks.collect::<Vec<_>>().join(", ");
+                println!("{:wide$}  busy in prompt and decode: {ranks}", "");
+            }
         }
         for (threads, limits) in &self.limits {
             self.print_limit(*threads, limits);

@@ -1,0 +1,117 @@
+//! How long a rank's device has computed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use arith::base::StreamId;
+use stage::{Chain, Engine, Input, Pick, Shapes, SlotState, StageError};
+use wire::plan::Plan;
+
+/// Reads what a [`Busy`] engine has computed, from any thread.
+#[derive(Clone, Debug, Default)]
+pub struct Meter(Arc<Mutex<Reading>>);
+
+#[derive(Debug, Default)]
+struct Reading {
+    done: Duration,
+    /// Of what is at work.
+    since: Option<Instant>,
+}
+
+impl Meter {
+    /// Time computing until now, the round at work included.
+    pub fn computed(&self) -> Duration {
+        let reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reading.done + reading.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn time<T>(&self, work: impl FnOnce() -> T) -> T {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = Instant::now();
+        lock().since = Some(since);
+        let done = work();
+        let mut reading = lock();
+        reading.since = None;
+        reading.done += since.elapsed();
+        done
+    }
+}
+
+/// An engine whose rounds and heads are timed.
+pub struct Busy<E> {
+    engine: E,
+    meter: Meter,
+}
+
+impl<E> Busy<E> {
+    /// Times `engine`.
+    pub fn new(engine: E, meter: Meter) -> Self {
+        Self { engine, meter }
+    }
+}
+
+impl<E: Engine> Engine for Busy<E> {
+    fn hidden(&self) -> usize {
+        self.engine.hidden()
+    }
+    fn vocab(&self) -> usize {
+        self.engine.vocab()
+    }
+    fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
+        self.engine.prepare(shapes)
+    }
+    fn step(
+        &mut self,
+        plan: &Plan,
+        input: Input<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        self.meter.time(|| self.engine.step(plan, input, out))
+    }
+    fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
+        self.meter.time(|| self.engine.logits(rows, out))
+    }
+    fn drafts(&self) -> bool {
+        self.engine.drafts()
+    }
+    fn draft(
+        &mut self,
+        chains: &[Chain<'_>],
+        rows: &[f32],
+        pick: Pick<'_>,
+    ) -> Result<Vec<Vec<u32>>, StageError> {
+        self.meter.time(|| self.engine.draft(chains, rows, pick))
+    }
+    fn skip(&mut self, id: StreamId) {
+        self.engine.skip(id);
+    }
+    fn reset(&mut self) {
+        self.engine.reset();
+    }
+    fn held(&self) -> &[bool] {
+        self.engine.held()
+    }
+    fn table(&self) -> Vec<SlotState> {
+        self.engine.table()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_counts_while_it_goes_on_and_rest_does_not() {
+        let ms = Duration::from_millis;
+        let meter = Meter::default();
+        let during = meter.time(|| {
+            std::thread::sleep(ms(20));
+            meter.computed()
+        });
+        assert!(during >= ms(20), "{during:?}");
+        let after = meter.computed();
+        assert!(after >= during);
+        std::thread::sleep(ms(5));
+        assert_eq!(meter.computed(), after);
+    }
+}
