@@ -148,7 +148,7 @@ fn carried(rig: &Rig) -> Vec<usize> {
 fn cost(rig: &Rig, prompt: usize, reply: u32) -> Vec<usize> {
     let before = carried(rig);
     let body = json!({"prompt": vec![7; prompt], "max_tokens": reply, "temperature": 0,
-        "ignore_eos": true});
+        "ignore_eos": true, "draft": false});
     assert_eq!(rig.server().complete(&body).0, 200);
     // The last round is the close's, which nobody waits for.
     std::thread::sleep(Duration::from_millis(300));

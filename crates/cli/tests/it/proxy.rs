@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Most bytes read at once.
 const PIECE_BYTES: usize = 16 << 10;
@@ -17,6 +17,8 @@ const PIECE_BYTES: usize = 16 << 10;
 const TAPE_BYTES_MAX: usize = 256 << 20;
 /// Pieces on the way; more make the reader wait, as a socket's buffer does.
 const PIECES_MAX: usize = 256;
+/// Shortest sleep of a throttled way.
+const GRAIN: Duration = Duration::from_millis(2);
 /// How long a closed connection's rest is read away, so that its end stays a FIN.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -370,6 +372,8 @@ async fn give(
     mut pieces: mpsc::Receiver<(Instant, Vec<u8>)>,
 ) -> std::io::Result<()> {
     let mut weather = lane.weather.subscribe();
+    // When the link is free again.
+    let mut free = Instant::now();
     while let Some((due, piece)) = pieces.recv().await {
         sleep_until(due).await;
         if weather.wait_for(|w| !w.stalled).await.is_err() {
@@ -378,7 +382,12 @@ async fn give(
         to.write(&piece).await?;
         let rate = weather.borrow().bytes_per_s;
         if let Some(rate) = rate {
-            sleep(Duration::from_secs_f64(piece.len() as f64 / rate as f64)).await;
+            let taken = Duration::from_secs_f64(piece.len() as f64 / rate as f64);
+            free = free.max(Instant::now()) + taken;
+            // The clock's grain is coarse: what is too short to sleep for is slept for later.
+            if free > Instant::now() + GRAIN {
+                sleep_until(free).await;
+            }
         }
     }
     to.finish();

@@ -19,6 +19,8 @@ pub const WORLD: usize = 3;
 const PROMPT_TOKENS: usize = 16_000;
 /// Tokens of a prompt that is waited for.
 const PROMPT_TOKENS_SHORT: usize = 3_000;
+/// Streams beside the first.
+const COMPANY: usize = 2;
 /// Longest that a ring may take to its first reply on a busy machine.
 const UP: Duration = s(30);
 
@@ -66,11 +68,17 @@ impl Rig {
 
     /// As [`Rig::start`], with further arguments of all ranks.
     pub fn start_with(name: &str, extra: &[&str]) -> Self {
+        Self::start_as(name, extra, &[])
+    }
+
+    /// As [`Rig::start_with`], with further arguments of rank 0.
+    pub fn start_as(name: &str, extra: &[&str], head: &[&str]) -> Self {
         let mut ring = ByHand::new(name, &TINY, &format!("0:3,3:6,6:{LAYERS}"));
         let doors: Vec<Proxy> = ring.addresses.iter().map(|&at| Proxy::to(at)).collect();
         ring.doors = doors.iter().map(|proxy| proxy.address).collect();
         let common = ["--context", "32768", "--chunk", "32"];
         ring.extra = [&common, extra].concat().into_iter().map(String::from).collect();
+        ring.head = head.iter().copied().map(String::from).collect();
         let mut rig = Self {
             ring,
             doors,
@@ -168,6 +176,20 @@ impl Rig {
         Some(client)
     }
 
+    /// More clients beside the first of a phase, so that several rounds are in flight.
+    pub fn company(&self, phase: Phase) -> Vec<Client> {
+        let ask = |seed: usize| {
+            let body = json!({"prompt": "once upon a time", "max_tokens": 20_000, "seed": seed});
+            Client::ask(self.server().addr, &body)
+        };
+        let company: Vec<Client> =
+            if phase == Phase::Idle { Vec::new() } else { (1..=COMPANY).map(ask).collect() };
+        for client in &company {
+            client.begun.recv_timeout(s(20)).unwrap();
+        }
+        company
+    }
+
     /// A client whose reply ends by itself, so that its ids can be compared.
     pub fn short_client(&self, phase: Phase) -> Client {
         let body = match phase {
@@ -179,20 +201,22 @@ impl Rig {
 }
 
 /// Ids of the byte-level vocabulary, all of them bytes.
-fn prompt(tokens: usize) -> Value {
+pub fn prompt(tokens: usize) -> Value {
     let ids: Vec<usize> = (0..tokens).map(|at| at * 31 % 251).collect();
     json!({"prompt": ids, "max_tokens": 8})
 }
 
 impl Client {
-    fn ask(addr: SocketAddr, body: &Value) -> Self {
+    /// Asks; streamed, with ids, to the last token that was asked for.
+    pub fn ask(addr: SocketAddr, body: &Value) -> Self {
         let (ended, end) = channel();
         let (begins, begun) = channel();
         let mut body = body.clone();
         for (name, value) in [("stream", true), ("ignore_eos", true), ("return_token_ids", true)] {
             body[name] = value.into();
         }
-        body["temperature"] = 0.into();
+        // A seed wants noise.
+        body["temperature"] = if body["seed"].is_null() { 0 } else { 2 }.into();
         std::thread::spawn(move || {
             let seen = watch(addr, &body, &begins);
             let _ = ended.send(seen);

@@ -169,6 +169,8 @@ pub struct ByHand {
     pub doors: Vec<SocketAddr>,
     /// Further arguments of all ranks.
     pub extra: Vec<String>,
+    /// Further arguments of rank 0.
+    pub head: Vec<String>,
     /// Ranks that run on an emulated machine.
     pub emulated: Vec<usize>,
 }
@@ -184,6 +186,7 @@ impl ByHand {
             doors: addresses.clone(),
             addresses,
             extra: Vec::new(),
+            head: Vec::new(),
             emulated: Vec::new(),
         }
     }
@@ -215,7 +218,7 @@ impl ByHand {
 
     /// Starts rank 0.
     pub fn serve(&self) -> Server {
-        let place = self.place(0);
+        let place = [self.place(0), self.head.clone()].concat();
         let args: Vec<&str> = place.iter().map(String::as_str).collect();
         Server::launch(self.program(0), &self.model, &args, &CACHE)
     }

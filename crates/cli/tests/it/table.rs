@@ -211,6 +211,7 @@ fn run(rig: &mut Rig, fault: Fault, phase: Phase, rank: usize) -> Row {
         return visit(rig, fault, stranger, phase, rank);
     }
     let crowd = (fault == Fault::Crowd).then(|| Stranger::Silent.knock(rig.address(rank)));
+    let company = rig.company(phase);
     let client = rig.client(phase);
     let logged = rig.logged();
     let struck = fault.strike(rig, rank);
@@ -223,6 +224,11 @@ fn run(rig: &mut Rig, fault: Fault, phase: Phase, rank: usize) -> Row {
         Some(client) if noticed.client.is_empty() => client.seen(s(5)).unwrap().what,
         _ => noticed.client,
     };
+    for other in company {
+        let other = other.seen(s(10)).unwrap_or_else(|| panic!("a reply hangs: {}", rig.logs()));
+        let expected = if fault.is_deadly() && rank == 0 { "cut off" } else { "error event" };
+        assert!(other.what.starts_with(expected), "{fault}, {phase:?}: {}", other.what);
+    }
     let again = rig.serves_again(gone, READY + s(20));
     drop(crowd);
     let kept = kept && (fault.is_deadly() || rig.kept_weights(&logged, None));
