@@ -3,6 +3,7 @@
 mod arm;
 mod faults;
 mod fuzz;
+mod kernels;
 mod oracles;
 mod race;
 mod race_ring;
@@ -32,6 +33,10 @@ cargo xtask sim     [--seeds 10000] [--from 0] [--seed N] [--long] [--plant BUG]
                     rings on a made-up clock and network, a seed each; --seed N --trace shows one
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
+cargo xtask kernels [--short] [--keep FOLDER]
+                    CUDA kernels compiled for every architecture: registers, spills
+cargo xtask device-test
+                    the binary that tests and measures a card, to be carried there
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB [--family llama] [--format Q8_0] [--seed 1] OUT.gguf
                     a checkpoint of noise; --family qwen3_5 and --format Q4_K_M too
@@ -78,6 +83,8 @@ fn run(arguments: &[String]) -> Result<()> {
         [one, rest @ ..] if one == "sim" => sim::run(&mut steps, rest),
         [one] if one == "oracles" => oracles::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
+        [one, rest @ ..] if one == "kernels" => kernels::run(&mut steps, rest),
+        [one] if one == "device-test" => kernels::device_test(&mut steps),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
         [one, from, format, to] if one == "requantise" => {
             race::requantise(from.as_ref(), synthetic::parse_format(format)?, to.as_ref())
@@ -135,6 +142,7 @@ fn ci(steps: &mut Steps) -> Result<()> {
     check(steps)?;
     steps.run("build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
     let model = steps.time("model", || pull(step::baton()?))?;
+    kernels::run(steps, &["--short".to_owned()])?;
     let arm = arm::build(steps)?;
     let tested = test(steps, Some(&model), arm.as_deref());
     let simulated = sim::built(steps);

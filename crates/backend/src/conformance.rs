@@ -99,8 +99,14 @@ pub fn run_linears(backend: &impl Backend, level: Level) -> Report {
     suite(backend, level, false, LINEARS..LINEARS + 1)
 }
 
-/// Parts of the suite.
-const PARTS: usize = 5;
+/// Runs one of the [`PARTS`], for devices that are tested by several threads at once.
+pub fn run_part(backend: &impl Backend, level: Level, part: usize) -> Report {
+    assert!(part < PARTS, "part {part} of {PARTS}");
+    suite(backend, level, false, part..part + 1)
+}
+
+/// Parts of the suite: ops on rows, linear layers, attention, ops on heads, recurrent layers.
+pub const PARTS: usize = 5;
 /// The part of [`run_linears`].
 const LINEARS: usize = 1;
 

@@ -9,6 +9,7 @@ use arith::base::Arith;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::hello::Encryption;
 
+use crate::device::{Device, Devices};
 use crate::manifest::parse_range;
 use crate::model::Settings;
 use crate::source::DEFAULT_MODEL;
@@ -151,6 +152,9 @@ pub struct Shared {
     /// Most prompt tokens of one stream in a round.
     #[arg(long, value_name = "TOKENS", default_value_t = Settings::default().chunk)]
     pub chunk: u32,
+    /// What the rank computes on, and those that `serve` starts beside it: cpu or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Cpu)]
+    pub device: Device,
     /// Compute threads of each rank [default: the cores of this machine, shared by its ranks].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -171,6 +175,7 @@ impl Shared {
             layout: self.layout.clone(),
             arith: self.arith,
             kv: self.kv.into(),
+            devices: vec![self.device],
             context: self.context,
             streams: self.streams,
             chunk: self.chunk,
@@ -345,6 +350,9 @@ pub struct Check {
     /// Rounds in flight.
     #[arg(long, value_name = "N", default_values = ["1"], value_delimiter = ',')]
     pub depths: Vec<u32>,
+    /// What ranks compute on: cpu, cuda:0, or one a rank, as cpu|cuda:0.
+    #[arg(long, value_name = "DEVICES", default_values = ["cpu"], value_delimiter = ',')]
+    pub devices: Vec<Devices>,
     /// The arithmetic.
     #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
     pub arith: Arith,

@@ -38,19 +38,19 @@ impl Meter {
 }
 
 /// An engine whose rounds and heads are timed.
-pub struct Busy<E> {
-    engine: E,
+pub struct Busy {
+    engine: Box<dyn Engine>,
     meter: Meter,
 }
 
-impl<E> Busy<E> {
+impl Busy {
     /// Times `engine`.
-    pub fn new(engine: E, meter: Meter) -> Self {
+    pub fn new(engine: Box<dyn Engine>, meter: Meter) -> Self {
         Self { engine, meter }
     }
 }
 
-impl<E: Engine> Engine for Busy<E> {
+impl Engine for Busy {
     fn hidden(&self) -> usize {
         self.engine.hidden()
     }

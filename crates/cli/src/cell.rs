@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use arith::base::Rank;
-use backend::Backend;
-use cpu::{Cpu, Isa};
 use ring::head::{self, Driver, Handle, RingState};
 use ring::join::{Alone, Join};
 use ring::key::Key;
@@ -99,27 +97,27 @@ impl Cell {
         join: J,
         driver: Driver,
     ) -> Result<()> {
-        let cpu = Arc::new(Cpu::new(threads, Isa::Auto, model.settings.arith)?);
-        let mut leader = model.leader(cpu.device(), join, driver)?;
+        let seat = model.seat(Rank(0), threads)?;
+        let mut leader = model.leader(&seat, join, driver)?;
         // Whoever runs a cell compares its bytes; an earlier run's must not end it before.
         leader.canary.kept_at = None;
-        let engine = model.stage(Rank(0), cpu)?;
+        let engine = model.stage(Rank(0), &seat)?;
         self.spawn(Rank(0), engine, move |engine| leader.run(engine))
     }
 
     fn follow(&mut self, model: &Model, rank: Rank, threads: usize) -> Result<()> {
-        let cpu = Arc::new(Cpu::new(threads, Isa::Auto, model.settings.arith)?);
+        let seat = model.seat(rank, threads)?;
         let join = Joined(self.transports[rank.0 as usize].clone());
-        let follower = model.follower(rank, cpu.device(), join)?;
+        let follower = model.follower(rank, &seat, join)?;
         self.stops.push(follower.stop.clone());
-        let engine = model.stage(rank, cpu)?;
+        let engine = model.stage(rank, &seat)?;
         self.spawn(rank, engine, move |engine| follower.run(engine))
     }
 
-    fn spawn<E: Engine + 'static>(
+    fn spawn(
         &mut self,
         rank: Rank,
-        engine: E,
+        engine: Box<dyn Engine>,
         run: impl FnOnce(&mut dyn Engine) + Send + 'static,
     ) -> Result<()> {
         let meter = Meter::default();

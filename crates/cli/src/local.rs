@@ -93,6 +93,7 @@ impl Recipe {
         command.arg(&shared.model);
         command.args(["--rank", &place.rank.to_string(), "--layout", &self.layout]);
         command.args(["--arith", &shared.arith.to_string()]);
+        command.args(["--device", &shared.device.to_string()]);
         command.args(["--kv", kv.name(), "--threads", &self.threads.to_string()]);
         let encryption: Encryption = shared.encryption.into();
         command.args(["--encryption", encryption.name()]);

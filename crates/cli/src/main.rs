@@ -9,6 +9,7 @@ mod check;
 mod client;
 mod contents;
 mod demo;
+mod device;
 mod doctor;
 mod embedded;
 #[cfg(feature = "hf")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use arith::attention::KvDtype;
 use arith::base::{Arith, Rank, pages_of};
-use cpu::Cpu;
+use backend::Backend;
 use ring::boot::BootTimes;
 use ring::canary::Canary;
 use ring::follow::Follower;
@@ -17,7 +17,7 @@ use ring::join::Join;
 use ring::lead::{Leader, ModelFacts};
 use sched::{Caching, Drafters};
 use sha2::{Digest, Sha256};
-use stage::{Stage, StageConfig};
+use stage::{Engine, Stage, StageConfig};
 use weights::Checkpoint;
 use wire::control::{Describe, Shapes};
 use wire::describe::RowDtype;
@@ -25,6 +25,7 @@ use wire::fingerprint::Fields;
 use wire::layout::Layout;
 
 use crate::contents::Contents;
+use crate::device::{Device, Seat};
 use crate::{loading, source};
 
 /// The engine's version, equal on every rank.
@@ -50,6 +51,8 @@ pub struct Settings {
     pub arith: Arith,
     /// How keys and values are stored.
     pub kv: KvDtype,
+    /// What ranks compute on: rank r on the r-th, begun again where there are fewer.
+    pub devices: Vec<Device>,
     /// Most positions of a stream.
     pub context: Option<u32>,
     /// Most streams at once.
@@ -80,6 +83,7 @@ impl Default for Settings {
             layout: None,
             arith: Arith::One,
             kv: KvDtype::F16,
+            devices: vec![Device::Cpu],
             context: None,
             streams: 8,
             chunk: 512,
@@ -235,6 +239,20 @@ impl Model {
         Ok(fields)
     }
 
+    /// Opens what `rank` computes on.
+    ///
+    /// # Errors
+    /// What is missing on this machine.
+    pub fn seat(&self, rank: Rank, threads: usize) -> Result<Seat> {
+        self.device(rank).open(threads, self.settings.arith)
+    }
+
+    /// What `rank` computes on.
+    pub fn device(&self, rank: Rank) -> Device {
+        let devices = &self.settings.devices;
+        devices.get(rank.0 as usize % devices.len().max(1)).copied().unwrap_or_default()
+    }
+
     /// The range of `rank`.
     ///
     /// # Errors
@@ -246,16 +264,16 @@ impl Model {
     }
 
     /// What `rank` says of itself and of the `contents` that it holds.
-    fn describe(&self, rank: Rank, device: String, contents: Contents) -> Result<Describe> {
+    fn describe(&self, rank: Rank, seat: &Seat, contents: Contents) -> Result<Describe> {
         let range = self.range(rank)?;
         let hidden = u32::try_from(self.checkpoint.config().hidden())?;
         Ok(Describe {
             rank,
             world: self.layout.world(),
             engine: ENGINE.into(),
-            backend: "cpu".into(),
+            backend: seat.name().into(),
             arith: self.settings.arith.number(),
-            device,
+            device: seat.device(),
             range,
             hidden,
             planes: 1,
@@ -275,12 +293,19 @@ impl Model {
     ///
     /// # Errors
     /// Too little memory, with both numbers, and what the stage refuses.
-    pub fn stage(&self, rank: Rank, cpu: Arc<Cpu>) -> Result<Stage<Cpu>> {
-        self.check_memory(rank.0..rank.0 + 1)?;
+    pub fn stage(&self, rank: Rank, seat: &Seat) -> Result<Box<dyn Engine>> {
+        self.check_memory(rank.0..rank.0 + 1, seat.free_bytes())?;
+        Ok(match seat {
+            Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone())?),
+            Seat::Cuda(cuda) => Box::new(self.stage_on(rank, cuda.clone())?),
+        })
+    }
+
+    fn stage_on<B: Backend>(&self, rank: Rank, backend: Arc<B>) -> Result<Stage<B>> {
         let (range, ends) = (self.range(rank)?, rank.0 == 0);
         let (all, read) = (self.checkpoint.bytes_of(range, ends), self.checkpoint.bytes_read());
         let config = self.config(rank)?;
-        let load = || Stage::open(cpu, &self.checkpoint, config);
+        let load = || Stage::open(backend, &self.checkpoint, config);
         let mut stage = loading::watch(rank, all, read, load)?;
         stage.set_keep_bytes_max(self.keep_bytes_max);
         #[cfg(test)]
@@ -299,11 +324,11 @@ impl Model {
         })
     }
 
-    /// Refuses what `ranks`, all of this machine, can't hold together.
+    /// Refuses what `ranks`, all on one device, can't hold together.
     ///
     /// # Errors
     /// Too little memory, with both numbers.
-    pub fn check_memory(&self, ranks: Range<u32>) -> Result<()> {
+    pub fn check_memory(&self, ranks: Range<u32>, free_bytes: Option<u64>) -> Result<()> {
         let mut need = MEMORY_FLOOR_BYTES;
         for rank in ranks.clone().map(Rank) {
             let config = self.config(rank)?;
@@ -314,7 +339,7 @@ impl Model {
                 need = need.saturating_add(self.keep_bytes_max);
             }
         }
-        let Some(free) = cpu::free_bytes() else {
+        let Some(free) = free_bytes else {
             return Ok(());
         };
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -340,7 +365,7 @@ impl Model {
     ///
     /// # Errors
     /// A tensor that can't be read or that the file was cut without.
-    pub fn leader<J: Join>(&self, device: String, join: J, driver: Driver) -> Result<Leader<J>> {
+    pub fn leader<J: Join>(&self, seat: &Seat, join: J, driver: Driver) -> Result<Leader<J>> {
         let (range, layers) = (self.range(Rank(0))?, self.checkpoint.config().layers());
         let read = |range| Contents::read(&self.checkpoint, Rank(0), range, true);
         let (own, whole) = match Contents::by_manifest(&self.checkpoint)? {
@@ -351,7 +376,7 @@ impl Model {
                 (Contents { layers: own, ends: whole.ends }, whole)
             }
         };
-        let describe = self.describe(Rank(0), device, own)?;
+        let describe = self.describe(Rank(0), seat, own)?;
         let model = ModelFacts { layers, layer_digests: whole.layers, ends: whole.ends };
         let canary = self.canary(&model)?;
         Ok(Leader {
@@ -375,10 +400,10 @@ impl Model {
     ///
     /// # Errors
     /// A rank outside the layout; a tensor that can't be read or that the file was cut without.
-    pub fn follower<J: Join>(&self, rank: Rank, device: String, join: J) -> Result<Follower<J>> {
+    pub fn follower<J: Join>(&self, rank: Rank, seat: &Seat, join: J) -> Result<Follower<J>> {
         let contents = Contents::read(&self.checkpoint, rank, self.range(rank)?, false)?;
         Ok(Follower {
-            describe: self.describe(rank, device, contents)?,
+            describe: self.describe(rank, seat, contents)?,
             world: self.layout.world(),
             times: BootTimes::default(),
             join,

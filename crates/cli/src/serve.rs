@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use arith::base::Rank;
-use backend::Backend;
-use cpu::{Cpu, Isa};
 use ring::head::{self, Handle, RingState};
 use ring::join::{Alone, Join};
 use ring::key::{self, Key};
@@ -137,7 +135,8 @@ impl Head {
             return Self::lead(model, threads, Joined(transport.clone()), Some(transport), None);
         }
         // Before anything starts: a rank that can't load would be restarted again and again.
-        model.check_memory(0..world)?;
+        let free_bytes = model.device(Rank(0)).free_bytes(model.settings.arith)?;
+        model.check_memory(0..world, free_bytes)?;
         let secret = key::generate_secret()?;
         let encryption = args.shared.encryption.into();
         let places = rank::local_places(world, &Key::from_bytes(&*secret)?, encryption)?;
@@ -168,7 +167,7 @@ impl Head {
         let (model, is_loaded) = (model.clone(), loaded.clone());
         let run = move || {
             let _alive: oneshot::Sender<()> = alive;
-            let cpu = Arc::new(Cpu::new(threads, Isa::Auto, model.settings.arith)?);
+            let seat = model.seat(Rank(0), threads)?;
             let range = model.range(Rank(0))?;
             tracing::info!(
                 "rank 0: loading layers {}..{} and the ends of {}",
@@ -176,10 +175,10 @@ impl Head {
                 range.end,
                 model.name()
             );
-            let leader = model.leader(cpu.device(), join, driver)?;
-            let mut engine = model.stage(Rank(0), cpu)?;
+            let leader = model.leader(&seat, join, driver)?;
+            let mut engine = model.stage(Rank(0), &seat)?;
             is_loaded.store(true, Ordering::Release);
-            leader.run(&mut engine);
+            leader.run(&mut *engine);
             Ok(())
         };
         let thread = std::thread::Builder::new().name("baton-rank-0".into()).spawn(run)?;

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use arith::base::Rank;
-use backend::Backend;
-use cpu::{Cpu, Isa};
 use ring::key::{Key, SECRET_BYTES};
 use ring::tcp::Transport;
 
@@ -53,18 +51,18 @@ pub fn run(args: &StageArgs) -> Result<()> {
     } else {
         end.clone().after(move || runtime.block_on(signals.ended()).into())?;
     }
-    let cpu = Arc::new(Cpu::new(serve::threads(&args.shared, 1), Isa::Auto, model.settings.arith)?);
+    let seat = model.seat(rank, serve::threads(&args.shared, 1))?;
     tracing::info!(
         "rank {rank}: loading layers {}..{} of {}",
         range.start,
         range.end,
         model.name()
     );
-    let mut follower = model.follower(rank, cpu.device(), Joined(end.transport.clone()))?;
+    let mut follower = model.follower(rank, &seat, Joined(end.transport.clone()))?;
     follower.stop = end.stop.clone();
-    let mut engine = model.stage(rank, cpu)?;
+    let mut engine = model.stage(rank, &seat)?;
     end.loaded.store(true, Ordering::Release);
-    follower.run(&mut engine);
+    follower.run(&mut *engine);
     Ok(())
 }
 

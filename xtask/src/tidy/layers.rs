@@ -8,7 +8,7 @@ const LAYERS: &[&[&str]] = &[
     &["arith"],
     &["wire", "weights", "backend"],
     &["sched", "text"],
-    &["cpu", "stage", "grammar"],
+    &["cpu", "cuda", "stage", "grammar"],
     &["ring"],
     &["api", "sim"],
     &["cli"],

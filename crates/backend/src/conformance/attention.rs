@@ -54,6 +54,7 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
             case(checks, ODD, dtype, taste, &[(80, 5), (3, 2), (190, 1)]);
         }
         case(checks, ODD, dtype, Taste::Normal, PROMPT);
+        case(checks, heads(2, 1, 64), dtype, Taste::Normal, &[(500, 40), (0, 66)]);
     }
     if checks.level == Level::Full {
         full(checks);

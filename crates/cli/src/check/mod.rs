@@ -16,6 +16,7 @@ pub use load::{Load, Outcome, one};
 
 use crate::args::Check;
 use crate::cell::Cell;
+use crate::device::{Device, Devices};
 use crate::model::Settings;
 use crate::source::{self, hex};
 
@@ -27,15 +28,20 @@ struct Coordinates {
     chunk: u32,
     streams: u32,
     depth: u32,
+    devices: Devices,
 }
 
 impl std::fmt::Display for Coordinates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { placement, threads, chunk, streams, depth } = self;
+        let Self { placement, threads, chunk, streams, depth, devices } = self;
         write!(
             f,
             "layout {placement}, threads {threads}, chunk {chunk}, streams {streams}, depth {depth}"
-        )
+        )?;
+        match &devices.0[..] {
+            [Device::Cpu] => Ok(()),
+            _ => write!(f, ", devices {devices}"),
+        }
     }
 }
 
@@ -91,6 +97,7 @@ fn cells(args: &Check, layers: u32) -> Result<Vec<Coordinates>> {
         args.chunks.len(),
         args.streams.len(),
         args.depths.len(),
+        args.devices.len(),
     ];
     if sizes.contains(&0) {
         bail!("every axis needs a value");
@@ -106,6 +113,7 @@ fn cells(args: &Check, layers: u32) -> Result<Vec<Coordinates>> {
         chunk: args.chunks[at[2]],
         streams: args.streams[at[3]],
         depth: args.depths[at[4]],
+        devices: args.devices[at[5]].clone(),
     };
     Ok(picked.iter().map(cell).collect())
 }
@@ -126,6 +134,7 @@ fn settings(args: &Check, at: &Coordinates) -> Settings {
         loop_mode: at.placement.loop_mode,
         arith: args.arith,
         kv: args.kv.into(),
+        devices: at.devices.0.clone(),
         context: Some((args.prompt + args.tokens + 1).max(64)),
         streams: at.streams,
         chunk: at.chunk,

@@ -1,0 +1,111 @@
+//! Tests and measures a card: `device conformance [quick|full]`, `device defects` and `device bench
+//! TFLOPS [SIZE]`, with the rate of a bf16 matrix product of the vendor's library. Built by `cargo
+//! xtask device-test`, carried to a machine with a card and run there. With `BATON_KERNELS` the
+//! kernels are a folder's.
+
+mod bench;
+mod model;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use backend::Backend;
+use backend::conformance::{self, Level, PARTS, Report};
+use baton_cuda::compile::DEFECTS;
+use baton_cuda::{Cuda, CudaError};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments[..] {
+        ["conformance"] | ["conformance", "quick"] => suite(Level::Quick),
+        ["conformance", "full"] => suite(Level::Full),
+        ["defects"] => defects(),
+        ["bench", rate] => measure(rate, "all"),
+        ["bench", rate, size] => measure(rate, size),
+        _ => {
+            eprintln!("device conformance [quick|full] | defects");
+            return ExitCode::FAILURE;
+        }
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("device: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+const CACHE: &str = "cubins";
+
+fn open() -> Result<Cuda, CudaError> {
+    match std::env::var("BATON_KERNELS") {
+        Ok(folder) => Cuda::from_folder(0, Path::new(&folder)),
+        Err(_) => Cuda::open(0, Some(Path::new(CACHE))),
+    }
+}
+
+fn measure(matrix_tflops: &str, size: &str) -> Result<bool, CudaError> {
+    let cuda = Arc::new(open()?);
+    println!("{}", cuda.device());
+    let Ok(rate) = matrix_tflops.parse() else { return Ok(false) };
+    let done = bench::run(&cuda, rate, size);
+    if let Err(error) = &done {
+        eprintln!("bench: {error}");
+    }
+    Ok(done.is_ok())
+}
+
+/// The suite, a thread a part.
+fn suite(level: Level) -> Result<bool, CudaError> {
+    let start = Instant::now();
+    let first = open()?;
+    println!("{}: opened in {:.1} s", first.device(), start.elapsed().as_secs_f64());
+    let reports: Vec<Report> = std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..PARTS)
+            .map(|part| {
+                scope.spawn(move || {
+                    let start = Instant::now();
+                    let cuda = open()?;
+                    let report = conformance::run_part(&cuda, level, part);
+                    let seconds = start.elapsed().as_secs_f64();
+                    println!("part {part} of {level:?}: {report} ({seconds:.1} s)");
+                    Ok::<_, CudaError>(report)
+                })
+            })
+            .collect();
+        jobs.into_iter()
+            .map(|job| job.join().unwrap_or_else(|_| Ok(Report { failed: 1, ..Report::default() })))
+            .collect::<Result<_, _>>()
+    })?;
+    let passed: u64 = reports.iter().map(|report| report.passed).sum();
+    let failed: u64 = reports.iter().map(|report| report.failed).sum();
+    let seconds = start.elapsed().as_secs_f64();
+    println!("conformance {level:?}: {passed} checks passed, {failed} failed, {seconds:.0} s");
+    Ok(reports.iter().all(Report::ok))
+}
+
+/// Every planted defect must turn the suite red.
+fn defects() -> Result<bool, CudaError> {
+    let found: Vec<bool> = std::thread::scope(|scope| {
+        let jobs: Vec<_> = DEFECTS
+            .iter()
+            .map(|defect| {
+                scope.spawn(move || {
+                    let cuda = Cuda::with_defect(0, Some(Path::new(CACHE)), defect)?;
+                    let report = conformance::run_to_failure(&cuda, Level::Quick);
+                    println!("{}: {report}", defect.name);
+                    Ok::<_, CudaError>(report.failed > 0)
+                })
+            })
+            .collect();
+        jobs.into_iter().map(|job| job.join().unwrap_or(Ok(false))).collect::<Result<_, _>>()
+    })?;
+    let caught = found.iter().filter(|&&found| found).count();
+    println!("defects: {caught} of {} caught", DEFECTS.len());
+    Ok(caught == DEFECTS.len())
+}

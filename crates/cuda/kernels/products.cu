@@ -1,0 +1,67 @@
+// Quantised rows, and the matrix products over them.
+
+// `q`: for each tile of four rows and each 64 values of K, 64 bytes a plane of each row, as the
+// lanes of a product take them. `d`: `[rows / 4, slices, 4]`. `sums`: of each 16, 32, 64 and 128
+// values, in this order, `[rows / 4, slices * (16, 8, 4, 2), 4]` each, `rows_max` rows apart; each
+// is below 2^24, so exact.
+struct Quantised {
+    u32 *q;
+    float *d;
+    float *sums;
+    int *spoilt;
+    int slices;
+    int rows_max;
+};
+
+__device__ __forceinline__ float *sums_of(const Quantised &x, int log) {
+    u64 all = (u64)x.rows_max * x.slices;
+    return x.sums + all * (log == 4 ? 0 : log == 5 ? 16 : log == 6 ? 24 : 28);
+}
+
+// c = a b + from, over 32 values of K.
+__device__ __forceinline__ void product_32(int c[4], const u32 a[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same from zero, without registers to be cleared first.
+__device__ __forceinline__ void product_first(int c[4], const u32 a[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+
+__device__ __forceinline__ void product_16(int c[4], u32 a0, u32 a1, u32 b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+}
+
+// The nibbles of a lane's two words of 32 values, as a product takes them.
+__device__ __forceinline__ void nibbles(u32 a[4], u32 low, u32 high) {
+    a[0] = low & 0x0f0f0f0f, a[1] = high & 0x0f0f0f0f;
+    a[2] = low >> 4 & 0x0f0f0f0f, a[3] = high >> 4 & 0x0f0f0f0f;
+}
+
+// Adds one block to the sums of outputs g and g + 8 of a row: both planes' dots, then the offset.
+__device__ __forceinline__ void block_into(float acc[2], const int c[4], float sum, int zero,
+                                           float2 low, float2 high) {
+    int shift = zero * (int)sum;
+    float dot = (float)(c[0] * 256 + c[1] + shift);
+    acc[0] = __fmaf_rn(sum, low.y, __fmaf_rn(dot, low.x, acc[0]));
+    dot = (float)(c[2] * 256 + c[3] + shift);
+    acc[1] = __fmaf_rn(sum, high.y, __fmaf_rn(dot, high.x, acc[1]));
+}
+
+#define MATRICES_MAX 4
+
+struct Project {
+    Matrix matrices[MATRICES_MAX];
+    Quantised x;
+    int count;
+    int rows;
+};

@@ -1,0 +1,160 @@
+// Attention of few rows: a block has one tile of keys, one row and the query heads of one kv head;
+// then the tiles of each head are merged in order. For a cache in binary16.
+
+#define GROUP 8
+#define TILES_MAX 2048
+
+struct Tiles {
+    Cache cache;
+    const float *q;
+    float *out;
+    // [row, head, tile]: dim values of o, m and l.
+    float *parts;
+    const int *rows;
+    int heads;
+    int tiles;
+    float scale;
+};
+
+__device__ __forceinline__ void bring(u16 *to, const u16 *from, int values) {
+    u32 at = (u32)__cvta_generic_to_shared(to);
+    for (int i = threadIdx.x * 8; i < values; i += 256 * 8)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at + 2 * i),
+                     "l"(from + i));
+    asm volatile("cp.async.commit_group;");
+}
+
+extern "C" __global__ void __launch_bounds__(256) attend_tile(const Tiles p) {
+    BEGIN;
+    extern __shared__ __align__(16) u8 memory[];
+    __shared__ float weights[TILE_KEYS][GROUP];
+    const Cache &c = p.cache;
+    int dim = c.dim, group = p.heads / c.kv_heads;
+    int tile = blockIdx.x, kv = blockIdx.y % c.kv_heads, first = blockIdx.y / c.kv_heads * GROUP;
+    int row = p.rows ? p.rows[blockIdx.z] : blockIdx.z;
+    int keys = min(TILE_KEYS, c.positions[row] + 1 - tile * TILE_KEYS);
+    if (keys <= 0) return;
+    int heads = min(GROUP, group - first), head = kv * group + first;
+    u16 *k = (u16 *)memory, *v = k + dim * TILE_KEYS;
+    float *q = (float *)(v + dim * TILE_KEYS);
+    u64 page = c.pages[c.tables[row] + tile];
+    u64 start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
+    bring(k, (const u16 *)c.k + start, dim * TILE_KEYS);
+    bring(v, (const u16 *)c.v + start, keys * dim);
+    // [dim][GROUP]
+    for (int i = threadIdx.x; i < dim * GROUP; i += 256) {
+        int h = i / dim, d = i % dim;
+        q[d * GROUP + h] = h < heads ? p.q[((u64)row * p.heads + head + h) * dim + d] : 0.0f;
+    }
+    asm volatile("cp.async.wait_group 1;");
+    __syncthreads();
+    int key = threadIdx.x % TILE_KEYS, pair = threadIdx.x / TILE_KEYS * 2;
+    if (pair < heads) {
+        float s0 = 0.0f, s1 = 0.0f;
+#pragma unroll 8
+        for (int d = 0; d < dim; d++) {
+            float x = half_to_float(k[d * TILE_KEYS + key]);
+            float2 both = *(const float2 *)&q[d * GROUP + pair];
+            s0 = __fmaf_rn(both.x, x, s0);
+            s1 = __fmaf_rn(both.y, x, s1);
+        }
+        weights[key][pair] = __fmul_rn(s0, p.scale);
+        weights[key][pair + 1] = __fmul_rn(s1, p.scale);
+    }
+    __syncthreads();
+    // A warp a head.
+    int h = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float *part = p.parts + (((u64)blockIdx.z * p.heads + head + h) * p.tiles + tile) * (dim + 2);
+    if (h < heads) {
+        float none = __int_as_float(0xff800000);
+        float a = lane < keys ? weights[lane][h] : none;
+        float b = lane + 32 < keys ? weights[lane + 32][h] : none;
+        float m = largest(fmaxf(a, b));
+        a = lane < keys ? exp_f32(__fsub_rn(a, m)) : 0.0f;
+        b = lane + 32 < keys ? exp_f32(__fsub_rn(b, m)) : 0.0f;
+        weights[lane][h] = a;
+        weights[lane + 32][h] = b;
+        float l = folded(__fadd_rn(a, b));
+        if (lane == 0) part[dim] = m, part[dim + 1] = l;
+    }
+    asm volatile("cp.async.wait_group 0;");
+    __syncthreads();
+    float *parts = p.parts + ((u64)blockIdx.z * p.heads + head) * p.tiles * (dim + 2);
+    for (int d = threadIdx.x; d < dim; d += 256) {
+        float o[GROUP];
+#pragma unroll
+        for (int i = 0; i < GROUP; i++) o[i] = 0.0f;
+#pragma unroll 4
+        for (int i = 0; i < keys; i++) {
+            float x = half_to_float(v[i * dim + d]);
+            float4 w0 = *(const float4 *)&weights[i][0], w1 = *(const float4 *)&weights[i][4];
+            o[0] = __fmaf_rn(w0.x, x, o[0]), o[1] = __fmaf_rn(w0.y, x, o[1]);
+            o[2] = __fmaf_rn(w0.z, x, o[2]), o[3] = __fmaf_rn(w0.w, x, o[3]);
+            o[4] = __fmaf_rn(w1.x, x, o[4]), o[5] = __fmaf_rn(w1.y, x, o[5]);
+            o[6] = __fmaf_rn(w1.z, x, o[6]), o[7] = __fmaf_rn(w1.w, x, o[7]);
+        }
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (i < heads) parts[((u64)i * p.tiles + tile) * (dim + 2) + d] = flushed(o[i]);
+    }
+}
+
+// A block a head of a row: first the factors of every tile in its chunk, then those of the chunks,
+// then the sums.
+extern "C" __global__ void __launch_bounds__(256) merge_tiles(const Tiles p) {
+    BEGIN;
+    __shared__ float2 factors[TILES_MAX], chunks[TILES_MAX / CHUNK_TILES];
+    __shared__ float all;
+    const Cache &c = p.cache;
+    int head = blockIdx.x, dim = c.dim, stride = dim + 2;
+    int row = p.rows ? p.rows[blockIdx.y] : blockIdx.y;
+    int tiles = c.positions[row] / TILE_KEYS + 1, count = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
+    const float *part = p.parts + ((u64)blockIdx.y * p.heads + head) * p.tiles * stride;
+    for (int chunk = threadIdx.x; chunk < count; chunk += 256) {
+        int first = chunk * CHUNK_TILES, end = min(tiles, first + CHUNK_TILES);
+        float m = part[(u64)first * stride + dim], l = part[(u64)first * stride + dim + 1];
+        for (int tile = first + 1; tile < end; tile++) {
+            float tm = part[(u64)tile * stride + dim], tl = part[(u64)tile * stride + dim + 1];
+            float next = fmaxf(m, tm);
+            float f1 = exp_f32(__fsub_rn(m, next)), f2 = exp_f32(__fsub_rn(tm, next));
+            factors[tile] = make_float2(f1, f2);
+            m = next;
+            l = __fmaf_rn(l, f1, __fmul_rn(tl, f2));
+        }
+        chunks[chunk] = make_float2(m, l);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float m = chunks[0].x, l = chunks[0].y;
+        for (int chunk = 1; chunk < count; chunk++) {
+            float2 next = chunks[chunk];
+            float most = fmaxf(m, next.x);
+            float f1 = exp_f32(__fsub_rn(m, most)), f2 = exp_f32(__fsub_rn(next.x, most));
+            chunks[chunk] = make_float2(f1, f2);
+            m = most;
+            l = __fmaf_rn(l, f1, __fmul_rn(next.y, f2));
+        }
+        all = __fdiv_rn(1.0f, l);
+    }
+    __syncthreads();
+    for (int d = threadIdx.x; d < dim; d += 256) {
+        float total = 0.0f;
+        for (int chunk = 0; chunk < count; chunk++) {
+            int first = chunk * CHUNK_TILES, end = min(tiles, first + CHUNK_TILES);
+            float x[CHUNK_TILES];
+#pragma unroll
+            for (int i = 0; i < CHUNK_TILES; i++)
+                x[i] = first + i < end ? part[(u64)(first + i) * stride + d] : 0.0f;
+            float o = x[0];
+#pragma unroll
+            for (int i = 1; i < CHUNK_TILES; i++) {
+                if (first + i >= end) break;
+                float2 f = factors[first + i];
+                o = __fmaf_rn(o, f.x, __fmul_rn(x[i], f.y));
+            }
+            float2 f = chunks[chunk];
+            total = chunk == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y));
+        }
+        p.out[((u64)row * p.heads + head) * dim + d] = flushed(__fmul_rn(total, all));
+    }
+}

@@ -1,0 +1,398 @@
+//! A card: its context, stream, memory and kernels.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_int, c_void};
+use std::sync::Arc;
+
+use backend::BackendError;
+
+use crate::library::{Attribute, Config, Driver, Handle};
+use crate::{CudaError, compile};
+
+/// Memory of the card that is left to others, and to the driver.
+const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
+const COMPUTE_MAJOR: c_int = 75;
+const COMPUTE_MINOR: c_int = 76;
+const DYNAMIC_SHARED: c_int = 8;
+/// Programmatic stream serialisation.
+const EARLY: u32 = 6;
+const NON_BLOCKING: u32 = 1;
+
+/// What may be a kernel's one parameter.
+///
+/// # Safety
+/// `repr(C)`, as the kernel's source declares it; its pointers are of the device.
+pub(crate) unsafe trait Params: Copy {}
+
+/// A card in use.
+pub(crate) struct Device {
+    driver: Driver,
+    context: Handle,
+    stream: Handle,
+    /// Functions and their shared memory; those that the card has too little for are left out.
+    kernels: HashMap<&'static str, (Handle, u32)>,
+    name: String,
+    /// Whether kernels know how to wait for those before them.
+    early: bool,
+}
+
+// SAFETY: handles of the driver, which any thread may use once the context is its current one.
+unsafe impl Send for Device {}
+// SAFETY: as above; the driver's calls may come from several threads.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens a card with the kernels that `cubins` gives for its architecture.
+    pub(crate) fn open(
+        ordinal: u32,
+        cubins: impl FnOnce(&str) -> Result<Vec<Vec<u8>>, CudaError>,
+    ) -> Result<Self, CudaError> {
+        let driver = Driver::open()?;
+        let call = |call: &'static str, code: c_int| match code {
+            0 => Ok(()),
+            _ => Err(CudaError::Call { call, words: driver.words(code) }),
+        };
+        let (mut count, mut id, mut context) = (0, 0, std::ptr::null_mut());
+        // SAFETY: the driver's first call.
+        call("cuInit", unsafe { (driver.init)(0) })?;
+        // SAFETY: a place for an int.
+        call("cuDeviceGetCount", unsafe { (driver.device_count)(&mut count) })?;
+        if i64::from(ordinal) >= i64::from(count) {
+            return Err(CudaError::NoDevice { ordinal, found: count });
+        }
+        // SAFETY: a place for an id; the ordinal was checked.
+        call("cuDeviceGet", unsafe { (driver.device_get)(&mut id, ordinal as c_int) })?;
+        let attribute = |which| {
+            let mut value = 0;
+            // SAFETY: a place for an int and a device.
+            call("cuDeviceGetAttribute", unsafe {
+                (driver.device_attribute)(&mut value, which, id)
+            })?;
+            Ok(value)
+        };
+        let (major, minor) = (attribute(COMPUTE_MAJOR)?, attribute(COMPUTE_MINOR)?);
+        let mut letters = [0_u8; 128];
+        // SAFETY: room for as many letters as said; the last stays 0.
+        call("cuDeviceGetName", unsafe {
+            (driver.device_name)(letters.as_mut_ptr().cast(), 127, id)
+        })?;
+        let end = letters.iter().position(|&c| c == 0).unwrap_or(0);
+        let name = String::from_utf8_lossy(&letters[..end]).into_owned();
+        if major < 8 {
+            let found = format!("{major}.{minor}");
+            return Err(CudaError::OldDevice { ordinal, name, found });
+        }
+        // SAFETY: a place for a context of a device that exists.
+        call("cuDevicePrimaryCtxRetain", unsafe { (driver.context_retain)(&mut context, id) })?;
+        // SAFETY: the context that was retained.
+        call("cuCtxSetCurrent", unsafe { (driver.context_set)(context) })?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: a place for a stream.
+        call("cuStreamCreate", unsafe { (driver.stream_create)(&mut stream, NON_BLOCKING) })?;
+        let mut device =
+            Self { driver, context, stream, kernels: HashMap::new(), name, early: major >= 9 };
+        device.load(&cubins(&format!("sm_{major}{minor}"))?)?;
+        Ok(device)
+    }
+
+    /// Loads every kernel.
+    fn load(&mut self, cubins: &[Vec<u8>]) -> Result<(), CudaError> {
+        for (unit, cubin) in compile::UNITS.iter().zip(cubins) {
+            let mut module = std::ptr::null_mut();
+            // SAFETY: a whole cubin, whose length is in its own header.
+            self.call("cuModuleLoadData", unsafe {
+                (self.driver.module_load)(&mut module, cubin.as_ptr().cast())
+            })?;
+            for (i, &name) in unit.kernels.iter().enumerate() {
+                let symbol = CString::new(name).unwrap_or_default();
+                let mut function = std::ptr::null_mut();
+                // SAFETY: a loaded module and a terminated name.
+                self.call("cuModuleGetFunction", unsafe {
+                    (self.driver.function)(&mut function, module, symbol.as_ptr())
+                })?;
+                let shared = unit.shared.get(i).copied().unwrap_or(0);
+                if self.allows(function, shared) {
+                    self.kernels.insert(name, (function, shared));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a function take so much shared memory; whether the card has it.
+    fn allows(&self, function: Handle, shared: u32) -> bool {
+        // SAFETY: a loaded function; the driver refuses what the card lacks.
+        shared == 0
+            || unsafe {
+                (self.driver.function_attribute)(function, DYNAMIC_SHARED, shared as c_int)
+            } == 0
+    }
+
+    /// Whether the card can run a kernel.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.kernels.contains_key(name)
+    }
+
+    fn call(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
+        match code {
+            0 => Ok(()),
+            _ => Err(CudaError::Call { call, words: self.driver.words(code) }),
+        }
+    }
+
+    /// A call that fails only when the card or its driver does. Nothing on the card can be used
+    /// after that, so this rank ends, and whoever watches it starts a new process.
+    fn must(&self, call: &'static str, code: c_int) {
+        if let Err(error) = self.call(call, code) {
+            panic!("{}: {error}", self.name);
+        }
+    }
+
+    /// The card's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes the context this thread's.
+    fn enter(&self) {
+        // SAFETY: a context that is never released.
+        self.must("cuCtxSetCurrent", unsafe { (self.driver.context_set)(self.context) });
+    }
+
+    /// Free bytes of the card, less what is left to others.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.enter();
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: places for two sizes.
+        self.must("cuMemGetInfo", unsafe { (self.driver.memory_info)(&mut free, &mut total) });
+        (free as u64).saturating_sub(MEMORY_FLOOR_BYTES)
+    }
+
+    /// Launches a kernel after all that was launched before.
+    pub(crate) fn launch<P: Params>(&self, name: &str, grid: [u32; 3], block: u32, params: &P) {
+        if grid.contains(&0) {
+            return;
+        }
+        let (function, shared) =
+            self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
+        self.enter();
+        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        // The kernel may come while the one before it still runs: it waits by itself.
+        let early = Attribute { id: EARLY, padding: [0; 4], value: 1, rest: [0; 60] };
+        let config = Config {
+            grid,
+            block: [block, 1, 1],
+            shared_bytes: *shared,
+            stream: self.stream,
+            attributes: &early,
+            attributes_count: u32::from(self.early),
+        };
+        let none = std::ptr::null_mut();
+        // SAFETY: a function of a loaded module and its one parameter, which the driver copies.
+        let code =
+            unsafe { (self.driver.launch)(&config, *function, arguments.as_mut_ptr(), none) };
+        if code != 0 {
+            panic!("{}: kernel {name} of {grid:?} x {block}: {}", self.name, self.words(code));
+        }
+    }
+
+    fn words(&self, code: c_int) -> String {
+        self.driver.words(code)
+    }
+
+    /// Waits until all that was launched is done.
+    pub(crate) fn wait(&self) {
+        self.enter();
+        // SAFETY: the device's stream.
+        self.must("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(self.stream) });
+    }
+
+    /// Seconds on the card between the start and the end of what `work` launches.
+    pub(crate) fn timed(&self, work: impl FnOnce()) -> f64 {
+        let [mut start, mut end] = [std::ptr::null_mut(); 2];
+        self.enter();
+        let (mut ms, driver) = (0.0_f32, &self.driver);
+        // SAFETY: places for two events, which are recorded, waited for and destroyed here.
+        unsafe {
+            self.must("cuEventCreate", (driver.event_create)(&mut start, 0));
+            self.must("cuEventCreate", (driver.event_create)(&mut end, 0));
+            self.must("cuEventRecord", (driver.event_record)(start, self.stream));
+            work();
+            self.must("cuEventRecord", (driver.event_record)(end, self.stream));
+            self.must("cuEventSynchronize", (driver.event_wait)(end));
+            self.must("cuEventElapsedTime", (driver.event_elapsed)(&mut ms, start, end));
+            (driver.event_destroy)(start);
+            (driver.event_destroy)(end);
+        }
+        f64::from(ms) / 1e3
+    }
+
+    /// Records what `work` launches, so that it can be launched again as one.
+    pub(crate) fn record(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
+        let [mut graph, mut exec] = [std::ptr::null_mut(); 2];
+        self.enter();
+        let driver = &self.driver;
+        // SAFETY: the stream is captured by this thread alone; the graph is destroyed once it has
+        // been made executable.
+        unsafe {
+            self.must("cuStreamBeginCapture", (driver.capture_begin)(self.stream, 2));
+            work();
+            self.must("cuStreamEndCapture", (driver.capture_end)(self.stream, &mut graph));
+            self.must("cuGraphInstantiate", (driver.graph_instantiate)(&mut exec, graph, 0));
+            (driver.graph_destroy)(graph);
+        }
+        Graph { device: self.clone(), exec }
+    }
+}
+
+/// Launches that are launched as one.
+pub struct Graph {
+    device: Arc<Device>,
+    exec: Handle,
+}
+
+impl Graph {
+    /// Launches them after all that was launched before.
+    pub fn launch(&self) {
+        self.device.enter();
+        // SAFETY: an executable graph of this device; its memory is the caller's to keep.
+        self.device.must("cuGraphLaunch", unsafe {
+            (self.device.driver.graph_launch)(self.exec, self.device.stream)
+        });
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.device.wait();
+        // SAFETY: no launch of it is left.
+        unsafe { (self.device.driver.graph_exec_destroy)(self.exec) };
+    }
+}
+
+/// Memory of the card; zeroed when it is taken.
+pub(crate) struct Buffer {
+    device: Arc<Device>,
+    at: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Takes `bytes` bytes for `what`, or says how many are free.
+    pub(crate) fn new(device: &Arc<Device>, what: &str, bytes: u128) -> Result<Self, BackendError> {
+        let free_bytes = device.free_bytes();
+        let refused = || BackendError::OutOfMemory {
+            device: device.name.clone(),
+            what: what.to_owned(),
+            need_bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            free_bytes,
+        };
+        if bytes > u128::from(free_bytes) {
+            return Err(refused());
+        }
+        let bytes = bytes as usize;
+        let mut at = 0;
+        // A length of 0 is refused by the driver.
+        // SAFETY: a place for an address.
+        let code = unsafe { (device.driver.allocate)(&mut at, bytes.max(16)) };
+        if code != 0 {
+            return Err(refused());
+        }
+        let buffer = Self { device: device.clone(), at, bytes };
+        buffer.fill(0);
+        Ok(buffer)
+    }
+
+    /// Sets every byte.
+    pub(crate) fn fill(&self, byte: u8) {
+        self.device.enter();
+        let Self { device, at, bytes } = self;
+        // SAFETY: memory of this buffer.
+        let code = unsafe { (device.driver.fill)(*at, byte, *bytes, device.stream) };
+        device.must("cuMemsetD8Async", code);
+    }
+
+    /// Its address on the device.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Host to device from byte `at` on. The data may be changed at once.
+    pub(crate) fn upload<T: Plain>(&self, at: usize, data: &[T]) {
+        let bytes = size_of_val(data);
+        assert!(at + bytes <= self.bytes, "{at} + {bytes} of {} bytes", self.bytes);
+        self.device.enter();
+        // SAFETY: memory of this buffer, plain data; pageable memory is copied before the call
+        // returns.
+        self.device.must("cuMemcpyHtoDAsync", unsafe {
+            (self.device.driver.upload)(
+                self.at + at as u64,
+                data.as_ptr().cast(),
+                bytes,
+                self.device.stream,
+            )
+        });
+    }
+
+    /// Device to host from byte `at` on, after all that was launched.
+    pub(crate) fn download<T: Plain>(&self, at: usize, data: &mut [T]) {
+        let bytes = size_of_val(data);
+        assert!(at + bytes <= self.bytes, "{at} + {bytes} of {} bytes", self.bytes);
+        self.device.enter();
+        // SAFETY: memory of this buffer, plain data; the wait below is before any use of it.
+        self.device.must("cuMemcpyDtoHAsync", unsafe {
+            (self.device.driver.download)(
+                data.as_mut_ptr().cast(),
+                self.at + at as u64,
+                bytes,
+                self.device.stream,
+            )
+        });
+        self.device.wait();
+    }
+
+    /// Device to device: `bytes` bytes of `from` from `first` on to here at `at`.
+    pub(crate) fn copy_from(&self, from: &Self, first: usize, at: usize, bytes: usize) {
+        assert!(first + bytes <= from.bytes && at + bytes <= self.bytes, "a copy within buffers");
+        if bytes == 0 {
+            return;
+        }
+        self.device.enter();
+        // SAFETY: memory of both buffers.
+        self.device.must("cuMemcpyDtoDAsync", unsafe {
+            (self.device.driver.copy)(
+                self.at + at as u64,
+                from.at + first as u64,
+                bytes,
+                self.device.stream,
+            )
+        });
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.device.enter();
+        // SAFETY: the buffer's own memory; the driver waits for kernels that use it.
+        unsafe { (self.device.driver.free)(self.at) };
+    }
+}
+
+/// Data whose bytes are all of it.
+///
+/// # Safety
+/// No padding, every pattern of bits a value.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: numbers.
+unsafe impl Plain for u8 {}
+// SAFETY: a number.
+unsafe impl Plain for i32 {}
+// SAFETY: a number.
+unsafe impl Plain for u32 {}
+// SAFETY: a number.
+unsafe impl Plain for f32 {}

@@ -1,0 +1,257 @@
+//! Recurrent layers on the card: their states, the convolution and the delta rule.
+
+use std::sync::Arc;
+
+use arith::gdn::query_scale;
+use backend::{BackendError, Gdn, HeadOrder, Walk};
+
+use crate::device::{Buffer, Device, Params};
+use crate::rows::{Rows, Vector, blocks};
+
+/// Most taps of a convolution.
+pub const TAPS_MAX: usize = 8;
+/// Most dims of a key head.
+pub const KEY_DIM_MAX: usize = 256;
+
+/// The recurrent state of one layer: places of S `[values, key_dim, value_dim]` and of a tail
+/// `[taps - 1, channels]`, oldest row first.
+pub struct State {
+    shape: Gdn,
+    places: usize,
+    s: Buffer,
+    tails: Buffer,
+}
+
+impl State {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        shape: Gdn,
+        places: usize,
+    ) -> Result<Self, BackendError> {
+        check(&shape)?;
+        let take = |values: usize| {
+            let what = format!("recurrent state of {places} places");
+            Buffer::new(device, &what, places as u128 * values as u128 * 4)
+        };
+        let (s, tails) = (take(shape.state_values())?, take(shape.tail_values())?);
+        Ok(Self { shape, places, s, tails })
+    }
+
+    pub(crate) fn copy_from(&mut self, from: &Self, place: usize, to: usize) {
+        assert_eq!(self.shape, from.shape, "states of one shape");
+        let (s, tail) = (4 * self.shape.state_values(), 4 * self.shape.tail_values());
+        self.s.copy_from(&from.s, place * s, to * s, s);
+        self.tails.copy_from(&from.tails, place * tail, to * tail, tail);
+    }
+
+    pub(crate) fn download(&self, place: usize, s: &mut [f32], tail: &mut [f32]) {
+        self.s.download(place * size_of_val(s), s);
+        self.tails.download(place * size_of_val(tail), tail);
+    }
+}
+
+fn check(shape: &Gdn) -> Result<(), BackendError> {
+    let refused = |what: &str, expected: String, found: usize| {
+        let (what, found) = (what.to_owned(), found.to_string());
+        Err(BackendError::Shape { what, expected, found })
+    };
+    if !(2..=TAPS_MAX).contains(&shape.taps) {
+        return refused("taps of a convolution", format!("2 to {TAPS_MAX}"), shape.taps);
+    }
+    let lanes = arith::gdn::KEY_LANES;
+    if !(1..=KEY_DIM_MAX).contains(&shape.key_dim) || !shape.key_dim.is_multiple_of(lanes) {
+        let expected = format!("a multiple of {lanes} up to {KEY_DIM_MAX}");
+        return refused("dims of a key head", expected, shape.key_dim);
+    }
+    if shape.keys == 0 || !shape.values.is_multiple_of(shape.keys) {
+        return refused("value heads", format!("a multiple of {}", shape.keys), shape.values);
+    }
+    Ok(())
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Conv {
+    x: u64,
+    taps: u64,
+    tails: u64,
+    walk_of: u64,
+    walks: u64,
+    out: u64,
+    channels: i32,
+    count: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Unit {
+    x: u64,
+    walk_of: u64,
+    rows: i32,
+    keys: i32,
+    dim: i32,
+    channels: i32,
+    scale: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Delta {
+    x: u64,
+    gates: u64,
+    s: u64,
+    walks: u64,
+    out: u64,
+    keys: i32,
+    values: i32,
+    key_dim: i32,
+    value_dim: i32,
+    tiled: i32,
+}
+
+// SAFETY: as kernels/gdn.cu declares it.
+unsafe impl Params for Conv {}
+// SAFETY: as above.
+unsafe impl Params for Unit {}
+// SAFETY: as above.
+unsafe impl Params for Delta {}
+
+/// A round's walks on the card: four numbers a walk, then the walk of each row. Uploaded when they
+/// change.
+pub(crate) struct Walks {
+    buffer: Buffer,
+    words: Vec<i32>,
+    count: usize,
+    rows: usize,
+}
+
+impl Walks {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
+        let buffer = Buffer::new(device, "walks", 4096)?;
+        Ok(Self { buffer, words: Vec::new(), count: 0, rows: 0 })
+    }
+
+    /// Makes them these walks, asserting that none meets another.
+    pub(crate) fn take(
+        &mut self,
+        device: &Arc<Device>,
+        walks: &[Walk],
+        places: usize,
+    ) -> Result<(), BackendError> {
+        let rows = walks.iter().map(|walk| walk.rows.end).max().unwrap_or(0);
+        let mut written = vec![false; places];
+        let mut words = Vec::with_capacity(4 * walks.len() + rows);
+        for walk in walks {
+            assert!(!written[walk.to], "{walk:?} writes the place of another");
+            written[walk.to] = true;
+            let from = walk.from.map_or(-1, |from| from as i32);
+            words.extend([walk.rows.start as i32, walk.rows.end as i32, from, walk.to as i32]);
+        }
+        let own = |walk: &Walk| walk.from.is_none_or(|from| from == walk.to || !written[from]);
+        assert!(walks.iter().all(own), "a walk reads what another writes");
+        let mut owners = vec![-1; rows];
+        for (w, walk) in walks.iter().enumerate() {
+            for owner in &mut owners[walk.rows.clone()] {
+                assert_eq!(*owner, -1, "{walk:?} has a row of another");
+                *owner = w as i32;
+            }
+        }
+        words.extend(owners);
+        (self.count, self.rows) = (walks.len(), rows);
+        if words != self.words {
+            if words.len() * 4 > self.buffer.bytes() {
+                let bytes = (words.len() * 4).next_power_of_two();
+                self.buffer = Buffer::new(device, "walks", bytes as u128)?;
+            }
+            self.buffer.upload(0, &words);
+            self.words = words;
+        }
+        Ok(())
+    }
+
+    fn owners(&self) -> u64 {
+        self.buffer.at() + 16 * self.count as u64
+    }
+}
+
+impl State {
+    /// Places of the state.
+    pub(crate) fn places(&self) -> usize {
+        self.places
+    }
+}
+
+pub(crate) fn convolve(
+    device: &Device,
+    x: &Rows,
+    taps: &Vector,
+    state: &mut State,
+    walks: &Walks,
+    out: &mut Rows,
+) {
+    let shape = state.shape;
+    let channels = shape.channels();
+    assert!(x.width == channels && out.width == channels, "{x:?} to {out:?}");
+    assert_eq!(taps.len, shape.taps * channels, "taps");
+    x.holds(walks.rows);
+    out.holds(walks.rows);
+    let params = Conv {
+        x: x.at(),
+        taps: taps.buffer.at(),
+        tails: state.tails.at(),
+        walk_of: walks.owners(),
+        walks: walks.buffer.at(),
+        out: out.at(),
+        channels: channels as i32,
+        count: shape.taps as i32,
+    };
+    let [across, ..] = blocks(channels, 256);
+    device.launch("convolve", [across, walks.rows as u32, 1], 256, &params);
+    device.launch("tail", [across, walks.count as u32, 1], 256, &params);
+    let unit = Unit {
+        x: out.at(),
+        walk_of: walks.owners(),
+        rows: walks.rows as i32,
+        keys: shape.keys as i32,
+        dim: shape.key_dim as i32,
+        channels: channels as i32,
+        scale: query_scale(shape.key_dim),
+    };
+    device.launch("l2_norm", blocks(walks.rows * 2 * shape.keys, 4), 128, &unit);
+}
+
+pub(crate) fn delta(
+    device: &Device,
+    x: &Rows,
+    gates: &Rows,
+    state: &mut State,
+    walks: &Walks,
+    out: &mut Rows,
+) {
+    let shape = state.shape;
+    assert!(x.width == shape.channels() && gates.width == 2 * shape.values, "{x:?}, {gates:?}");
+    assert_eq!(out.width, shape.value_width(), "{out:?}");
+    for rows in [x, gates, &*out] {
+        rows.holds(walks.rows);
+    }
+    let params = Delta {
+        x: x.at(),
+        gates: gates.at(),
+        s: state.s.at(),
+        walks: walks.buffer.at(),
+        out: out.at(),
+        keys: shape.keys as i32,
+        values: shape.values as i32,
+        key_dim: shape.key_dim as i32,
+        value_dim: shape.value_dim as i32,
+        tiled: i32::from(shape.order == HeadOrder::Tiled),
+    };
+    let kernel = match shape.key_dim {
+        ..=32 => "delta_32",
+        33..=64 => "delta_64",
+        65..=128 => "delta_128",
+        _ => "delta_256",
+    };
+    let [columns, ..] = blocks(shape.value_dim, 32);
+    device.launch(kernel, [columns, shape.values as u32, walks.count as u32], 128, &params);
+}

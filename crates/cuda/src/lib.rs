@@ -1,0 +1,311 @@
+//! The CUDA backend: the ops of [`backend::Backend`] on a card of compute capability 8.0 or newer,
+//! byte-equal to [`arith`] for any row count.
+//!
+//! Driver and run-time compiler are loaded when a card is opened, so the binary builds and runs
+//! where there is no CUDA. Kernels are `kernels/*.cu`, without headers, compiled for the card at
+//! hand and kept as cubins ([`compile`]). Ops are launched on one stream and waited for where the
+//! host reads. A call of a card that fails ends the process: nothing on that card works after it.
+
+#[cfg(not(all(unix, target_endian = "little")))]
+compile_error!("the CUDA backend wants a little-endian Unix");
+
+mod attention;
+pub mod compile;
+mod device;
+mod error;
+mod gdn;
+mod library;
+mod matrix;
+mod project;
+mod rows;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arith::base::Arith;
+use arith::format::{Format, Matrix};
+use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
+
+pub use attention::{HEAD_DIM_MAX, Kv};
+pub use device::Graph;
+pub use error::CudaError;
+pub use gdn::{KEY_DIM_MAX, State, TAPS_MAX};
+pub use matrix::Linear;
+pub use rows::{Rows, Vector};
+
+use device::{Buffer, Device};
+
+/// A card.
+pub struct Cuda {
+    device: Arc<Device>,
+    ordinal: u32,
+    work: Mutex<Work>,
+}
+
+/// What ops need besides their operands; grown at first use, then kept.
+struct Work {
+    scratch: project::Scratch,
+    ids: Buffer,
+    rope: Buffer,
+    rope_rows: RopeRows,
+    map: attention::Map,
+    parts: Option<Buffer>,
+    walks: gdn::Walks,
+}
+
+impl Cuda {
+    /// Opens card `ordinal`. Kernels come from `cache`, or are compiled and kept there.
+    ///
+    /// # Errors
+    /// No driver, no such card or an older one; kernels that neither are in the cache nor can be
+    /// compiled; too little memory.
+    pub fn open(ordinal: u32, cache: Option<&Path>) -> Result<Self, CudaError> {
+        Self::with(ordinal, |arch| compile::cubins(cache, arch))
+    }
+
+    /// As [`Cuda::open`], with a defect in one kernel.
+    ///
+    /// # Errors
+    /// As [`Cuda::open`].
+    #[doc(hidden)]
+    pub fn with_defect(
+        ordinal: u32,
+        cache: Option<&Path>,
+        defect: &compile::Defect,
+    ) -> Result<Self, CudaError> {
+        Self::with(ordinal, |arch| compile::planted(cache, arch, defect))
+    }
+
+    fn with(
+        ordinal: u32,
+        cubins: impl FnOnce(&str) -> Result<Vec<Vec<u8>>, CudaError>,
+    ) -> Result<Self, CudaError> {
+        let device = Arc::new(Device::open(ordinal, cubins)?);
+        let small = |what: &str| Buffer::new(&device, what, 4096);
+        let work = (|| {
+            Ok::<_, BackendError>(Work {
+                scratch: project::Scratch::default(),
+                ids: small("token ids")?,
+                rope: small("angles")?,
+                rope_rows: RopeRows::default(),
+                map: attention::Map::new(&device)?,
+                parts: None,
+                walks: gdn::Walks::new(&device)?,
+            })
+        })();
+        let work = work.map_err(|error| CudaError::Memory { words: error.to_string() })?;
+        Ok(Self { device, ordinal, work: Mutex::new(work) })
+    }
+
+    /// Bytes of the card that may still be taken.
+    pub fn free_bytes(&self) -> u64 {
+        self.device.free_bytes()
+    }
+
+    /// As [`Cuda::open`], with the kernels of a folder, for work on them.
+    ///
+    /// # Errors
+    /// As [`Cuda::open`].
+    #[doc(hidden)]
+    pub fn from_folder(ordinal: u32, folder: &Path) -> Result<Self, CudaError> {
+        Self::with(ordinal, |arch| compile::from_folder(folder, arch))
+    }
+
+    /// A matrix without meaning, for measurements.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn noise(&self, format: Format, rows: usize, cols: usize) -> Result<Linear, BackendError> {
+        Linear::noise(&self.device, format, rows, cols)
+    }
+
+    /// Records what `work` launches, to be launched again as one. `work` must have run before with
+    /// the same operands, so that nothing is allocated or uploaded in it.
+    pub fn record(&self, work: impl FnOnce()) -> Graph {
+        self.device.record(work)
+    }
+
+    /// Waits until all ops are done.
+    pub fn wait(&self) {
+        self.device.wait();
+    }
+
+    /// Seconds on the card between the start and the end of what `work` launches.
+    pub fn timed(&self, work: impl FnOnce()) -> f64 {
+        self.device.timed(work)
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Scratch that the card can't hold any more: the sizes were agreed before, so this rank ends.
+fn held<T>(made: Result<T, BackendError>) -> T {
+    made.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Puts words at the start of a buffer that is grown to hold them.
+fn put(device: &Arc<Device>, buffer: &mut Buffer, what: &str, bytes: usize) {
+    if buffer.bytes() < bytes {
+        *buffer = held(Buffer::new(device, what, bytes.next_power_of_two() as u128));
+    }
+}
+
+impl Backend for Cuda {
+    type Rows = Rows;
+    type Linear = Linear;
+    type Vector = Vector;
+    type Kv = Kv;
+    type State = State;
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn arith(&self) -> Arith {
+        Arith::One
+    }
+
+    fn device(&self) -> String {
+        format!("{}, cuda:{}", self.device.name(), self.ordinal)
+    }
+
+    fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {
+        Rows::new(&self.device, rows_max, width)
+    }
+
+    fn upload(&self, data: &[f32], to: &mut Rows) {
+        assert!(data.len().is_multiple_of(to.width.max(1)), "whole rows of {to:?}");
+        to.buffer.upload(0, data);
+    }
+
+    fn download(&self, from: &Rows, first: usize, to: &mut [f32]) {
+        from.buffer.download(first * from.width * 4, to);
+    }
+
+    fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
+        Linear::new(&self.device, matrix)
+    }
+
+    fn vector(&self, matrix: &Matrix<'_>) -> Result<Vector, BackendError> {
+        matrix::vector(&self.device, matrix)
+    }
+
+    fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Kv, BackendError> {
+        Kv::new(&self.device, dtype, pages, heads)
+    }
+
+    fn state(&self, shape: Gdn, places: usize) -> Result<State, BackendError> {
+        State::new(&self.device, shape, places)
+    }
+
+    fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {
+        let width = from.width * 4;
+        assert_eq!(from.width, to.width, "{from:?} to {to:?}");
+        to.buffer.copy_from(&from.buffer, first * width, at * width, rows * width);
+    }
+
+    fn copy_page(&self, kv: &mut Kv, from: u32, to: u32) {
+        kv.copy_page(from, to);
+    }
+
+    fn copy_state(&self, from: &State, place: usize, to: &mut State, to_place: usize) {
+        to.copy_from(from, place, to_place);
+    }
+
+    fn download_state(&self, state: &State, place: usize, s: &mut [f32], tail: &mut [f32]) {
+        state.download(place, s, tail);
+    }
+
+    fn embed(&self, table: &Linear, ids: &[u32], out: &mut Rows) {
+        let mut work = self.work();
+        for id in ids {
+            assert!((*id as usize) < table.rows, "token {id} of {}", table.rows);
+        }
+        put(&self.device, &mut work.ids, "token ids", size_of_val(ids));
+        work.ids.upload(0, ids);
+        matrix::embed(&self.device, table, &work.ids, ids.len(), out);
+    }
+
+    fn rms_norm(&self, x: &Rows, w: &Vector, eps: f32, rows: usize, out: &mut Rows) {
+        rows::rms_norm(&self.device, x, w, eps, rows, out);
+    }
+
+    fn project(&self, x: &Rows, rows: usize, weights: &[&Linear], outs: &mut [&mut Rows]) {
+        let scratch = &mut self.work().scratch;
+        held(project::project(&self.device, scratch, x, rows, weights, outs));
+    }
+
+    fn rope(&self, x: &mut Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {
+        let work = &mut *self.work();
+        if *rope != work.rope_rows {
+            put(&self.device, &mut work.rope, "angles", 8 * rope.cos.len());
+            work.rope.upload(0, &rope.cos);
+            work.rope.upload(work.rope.bytes() / 2, &rope.sin);
+            work.rope_rows.clone_from(rope);
+        }
+        rows::rope(&self.device, x, heads, dim, pairing, rope, &work.rope);
+    }
+
+    fn kv_write(&self, kv: &mut Kv, k: &Rows, v: &Rows, map: &RowMap) {
+        let work = &mut *self.work();
+        held(work.map.take(&self.device, map, kv.pages()));
+        attention::kv_write(&self.device, kv, k, v, &work.map);
+    }
+
+    fn attention(&self, q: &Rows, kv: &Kv, map: &RowMap, out: &mut Rows) {
+        let work = &mut *self.work();
+        held(work.map.take(&self.device, map, kv.pages()));
+        let parts = &mut work.parts;
+        held(attention::attention(&self.device, q, kv, &work.map, parts, out));
+    }
+
+    fn head_norm(&self, x: &mut Rows, w: &Vector, eps: f32, rows: usize) {
+        rows::head_norm(&self.device, x, w, None, eps, rows);
+    }
+
+    fn gate(&self, x: &mut Rows, gate: &Rows, rows: usize) {
+        x.holds(rows);
+        rows::each(&self.device, "gate", x.at(), gate, rows, (x.at(), x.width));
+    }
+
+    fn convolve(&self, x: &Rows, taps: &Vector, state: &mut State, walks: &[Walk], out: &mut Rows) {
+        let work = &mut *self.work();
+        held(work.walks.take(&self.device, walks, state.places()));
+        gdn::convolve(&self.device, x, taps, state, &work.walks, out);
+    }
+
+    fn gates(
+        &self,
+        b: &Rows,
+        a: &Rows,
+        dt_bias: &Vector,
+        amplitude: &Vector,
+        rows: usize,
+        out: &mut Rows,
+    ) {
+        rows::gates(&self.device, [b, a], dt_bias, amplitude, rows, out);
+    }
+
+    fn delta(&self, x: &Rows, gates: &Rows, state: &mut State, walks: &[Walk], out: &mut Rows) {
+        let work = &mut *self.work();
+        held(work.walks.take(&self.device, walks, state.places()));
+        gdn::delta(&self.device, x, gates, state, &work.walks, out);
+    }
+
+    fn gated_norm(&self, x: &mut Rows, w: &Vector, z: &Rows, eps: f32, rows: usize) {
+        rows::head_norm(&self.device, x, w, Some(z), eps, rows);
+    }
+
+    fn silu_mul(&self, gate: &Rows, up: &Rows, rows: usize, out: &mut Rows) {
+        gate.holds(rows);
+        out.holds(rows);
+        rows::each(&self.device, "silu_mul", gate.at(), up, rows, (out.at(), out.width));
+    }
+
+    fn add(&self, x: &mut Rows, y: &Rows, rows: usize) {
+        x.holds(rows);
+        rows::each(&self.device, "add", x.at(), y, rows, (x.at(), x.width));
+    }
+}

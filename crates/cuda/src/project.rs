@@ -1,0 +1,213 @@
+//! Linear layers: rows are quantised once a call, then every matrix is multiplied.
+
+use std::sync::Arc;
+
+use arith::base::SLICE_VALUES;
+use backend::BackendError;
+
+use crate::device::{Buffer, Device, Params};
+use crate::matrix::{Floats, Form, Kind, Linear, Packed, Store};
+use crate::rows::Rows;
+
+/// Matrices of one launch.
+const MATRICES_MAX: usize = 4;
+/// Rows of a tile.
+const TILE_ROWS: usize = 4;
+/// Rows of the largest block of rows of a launch, to which buffers are padded.
+const BLOCK_ROWS: usize = 64;
+/// Rows from which on a block takes many at once, and outputs and rows of its blocks.
+const MANY_ROWS: usize = 17;
+const GEMM_OUTPUTS: usize = 256;
+/// Most rows of the kernels of few, and outputs of their blocks.
+const FEW_ROWS: usize = 8;
+const FEW_OUTPUTS: usize = 32;
+const GEMM_THREADS: u32 = 512;
+const GEMM_ROWS: usize = 64;
+
+/// `Quantised` of kernels/linear.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Quantised {
+    q: u64,
+    d: u64,
+    sums: u64,
+    spoilt: u64,
+    slices: i32,
+    rows_max: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Quantise {
+    x: u64,
+    to: Quantised,
+    width: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Project {
+    matrices: [Packed; MATRICES_MAX],
+    x: Quantised,
+    count: i32,
+    rows: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FloatRows {
+    matrix: Floats,
+    x: u64,
+    spoilt: u64,
+    rows: i32,
+}
+
+// SAFETY: as kernels/linear.cu declares it.
+unsafe impl Params for Quantise {}
+// SAFETY: as above.
+unsafe impl Params for Project {}
+// SAFETY: as kernels/pack.cu declares it.
+unsafe impl Params for FloatRows {}
+
+/// Where rows are quantised to; grown at first use, then kept.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    buffers: Option<[Buffer; 4]>,
+}
+
+impl Scratch {
+    /// Room for `rows` rows of `slices` slices.
+    fn room(
+        &mut self,
+        device: &Arc<Device>,
+        rows: usize,
+        slices: usize,
+    ) -> Result<Quantised, BackendError> {
+        let rows = rows.next_multiple_of(BLOCK_ROWS);
+        let values = rows * slices * SLICE_VALUES;
+        // Bytes of both planes, scales, sums of 16, 32, 64 and 128 values, flags.
+        let need = [2 * values, 4 * rows * slices, 4 * rows * slices * 30, 4 * rows];
+        let fits = |buffers: &[Buffer; 4]| {
+            buffers.iter().zip(need).all(|(buffer, need)| buffer.bytes() >= need)
+        };
+        if !self.buffers.as_ref().is_some_and(fits) {
+            let old = self.buffers.take().map_or([0; 4], |b| b.each_ref().map(Buffer::bytes));
+            let take =
+                |i: usize| Buffer::new(device, "quantised rows", old[i].max(need[i]) as u128);
+            self.buffers = Some([take(0)?, take(1)?, take(2)?, take(3)?]);
+        }
+        let at = self.buffers.as_ref().map_or([0; 4], |b| b.each_ref().map(Buffer::at));
+        let [q, d, sums, spoilt] = at;
+        Ok(Quantised { q, d, sums, spoilt, slices: slices as i32, rows_max: rows as i32 })
+    }
+}
+
+/// Each `outs[i] = x W_i^T` for the first `rows` rows.
+pub(crate) fn project(
+    device: &Arc<Device>,
+    scratch: &mut Scratch,
+    x: &Rows,
+    rows: usize,
+    weights: &[&Linear],
+    outs: &mut [&mut Rows],
+) -> Result<(), BackendError> {
+    assert_eq!(weights.len(), outs.len());
+    x.holds(rows);
+    for (weights, out) in weights.iter().zip(&*outs) {
+        assert!(weights.cols == x.width && weights.rows == out.width, "{x:?} to {out:?}");
+        out.holds(rows);
+    }
+    if rows == 0 {
+        return Ok(());
+    }
+    let slices = x.width.div_ceil(SLICE_VALUES);
+    let to = scratch.room(device, rows, slices)?;
+    let quantise = Quantise { x: x.at(), to, width: x.width as i32 };
+    // A few rows are soonest done by a warp a slice.
+    let threads = if rows > MANY_ROWS { 256 } else { (slices * 32).clamp(64, 1024) as u32 };
+    device.launch("quantise", [rows as u32, 1, 1], threads, &quantise);
+    let mut blocks: Vec<(Form, Packed)> = Vec::new();
+    for (weights, out) in weights.iter().zip(outs) {
+        if let (Some(packed), Store::Blocks { form, .. }) =
+            (weights.packed(out.at()), &weights.store)
+        {
+            blocks.push((*form, packed));
+        } else if let Some(matrix) = weights.floats(out.at()) {
+            let (x, spoilt) = (x.at(), to.spoilt);
+            let params = FloatRows { matrix, x, spoilt, rows: rows as i32 };
+            let grid = [weights.rows.div_ceil(32) as u32, rows.div_ceil(4) as u32, 1];
+            device.launch("linear_floats", grid, 256, &params);
+        }
+    }
+    while let Some(&(form, _)) = blocks.first() {
+        let alike = |other: &Form| kernel(*other) == kernel(form);
+        let (some, rest): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(f, _)| alike(f));
+        blocks = rest;
+        for some in some.chunks(MATRICES_MAX) {
+            launch(device, form, some, to, rows);
+        }
+    }
+    Ok(())
+}
+
+/// The kernels of a form; those of hot forms know all of it as they are compiled.
+fn kernel(form: Form) -> &'static str {
+    match form {
+        Form { bytes: false, kind: Kind::Bf16, log: 6, .. } => "linear_nibbles_bf16_64",
+        Form { bytes: false, kind: Kind::F16, log: 5, .. } => "linear_nibbles_f16_32",
+        Form { bytes: false, kind: Kind::K, log: 5, .. } => "linear_nibbles_k_32",
+        Form { bytes: false, .. } => "linear_nibbles",
+        Form { bytes: true, .. } => "linear_bytes",
+    }
+}
+
+/// The kernels of one row, of a few and of many, for hot forms without a zero point.
+fn hot(form: Form) -> Option<[&'static str; 3]> {
+    match form {
+        Form { zero, .. } if zero != 0 => None,
+        Form { bytes: false, kind: Kind::Bf16, log: 6, .. } => {
+            Some(["one_nibbles_bf16_64", "few_nibbles_bf16_64", "gemm_nibbles_bf16_64"])
+        }
+        Form { bytes: false, kind: Kind::F16, log: 5, .. } => {
+            Some(["one_nibbles_f16_32", "few_nibbles_f16_32", "gemm_nibbles_f16_32"])
+        }
+        Form { bytes: false, kind: Kind::K, log: 5, .. } => {
+            Some(["one_nibbles_k_32", "few_nibbles_k_32", "gemm_nibbles_k_32"])
+        }
+        _ => None,
+    }
+}
+
+/// One launch over the tiles of some matrices of one form.
+fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, rows: usize) {
+    let mut matrices = [Packed::default(); MATRICES_MAX];
+    let mut tiles = 0;
+    for (slot, (_, packed)) in matrices.iter_mut().zip(some) {
+        *slot = *packed;
+        slot.tile = tiles;
+        tiles += packed.tiles();
+    }
+    let params = Project { matrices, x, count: some.len() as i32, rows: rows as i32 };
+    let across = |outputs: usize| -> u32 {
+        some.iter().map(|(_, m)| m.outputs().div_ceil(outputs) as u32).sum()
+    };
+    let known = hot(form).filter(|names| names.iter().all(|name| device.has(name)));
+    match (known, rows) {
+        (Some([one, ..]), 1) => return device.launch(one, [tiles as u32, 1, 1], 256, &params),
+        (Some([_, few, _]), 2..=FEW_ROWS) => {
+            return device.launch(few, [across(FEW_OUTPUTS), 1, 1], 256, &params);
+        }
+        (Some([.., many]), MANY_ROWS..) => {
+            let blocks = across(GEMM_OUTPUTS) * rows.div_ceil(GEMM_ROWS) as u32;
+            return device.launch(many, [blocks, 1, 1], GEMM_THREADS, &params);
+        }
+        _ => {}
+    }
+    let at_once = match rows {
+        ..=8 => 2,
+        _ => 4,
+    };
+    let name = format!("{}_{at_once}", kernel(form));
+    let grid = [tiles as u32, rows.div_ceil(TILE_ROWS * at_once) as u32, 1];
+    device.launch(&name, grid, 256, &params);
+}

@@ -1,0 +1,231 @@
+//! Buffers of rows, and the ops on rows alone.
+
+use std::fmt;
+use std::sync::Arc;
+
+use backend::{BackendError, Pairing, RopeRows};
+
+use crate::device::{Buffer, Device, Params};
+
+/// `[rows_max, width]` f32 on the card.
+pub struct Rows {
+    pub(crate) rows_max: usize,
+    pub(crate) width: usize,
+    pub(crate) buffer: Buffer,
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rows[{}, {}] on the card", self.rows_max, self.width)
+    }
+}
+
+impl Rows {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        rows_max: usize,
+        width: usize,
+    ) -> Result<Self, BackendError> {
+        let bytes = rows_max as u128 * width as u128 * 4;
+        let buffer = Buffer::new(device, &format!("buffer of {rows_max} rows"), bytes)?;
+        Ok(Self { rows_max, width, buffer })
+    }
+
+    pub(crate) fn at(&self) -> u64 {
+        self.buffer.at()
+    }
+
+    /// Asserts that there are `rows` rows.
+    pub(crate) fn holds(&self, rows: usize) {
+        assert!(rows <= self.rows_max, "{rows} rows of {self:?}");
+    }
+}
+
+/// A vector of weights on the card.
+pub struct Vector {
+    pub(crate) buffer: Buffer,
+    pub(crate) len: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Norm {
+    x: u64,
+    w: u64,
+    out: u64,
+    width: i32,
+    eps: f32,
+    inverse: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct HeadNorm {
+    x: u64,
+    w: u64,
+    z: u64,
+    heads: i32,
+    dim: i32,
+    eps: f32,
+    inverse: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Pairs {
+    x: u64,
+    cos: u64,
+    sin: u64,
+    rows: i32,
+    heads: i32,
+    dim: i32,
+    pairs: i32,
+    adjacent: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Each {
+    x: u64,
+    y: u64,
+    out: u64,
+    values: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Gates {
+    b: u64,
+    a: u64,
+    bias: u64,
+    amplitude: u64,
+    out: u64,
+    rows: i32,
+    heads: i32,
+}
+
+// SAFETY: as kernels/rows.cu declares it.
+unsafe impl Params for Norm {}
+// SAFETY: as above.
+unsafe impl Params for HeadNorm {}
+// SAFETY: as above.
+unsafe impl Params for Pairs {}
+// SAFETY: as above.
+unsafe impl Params for Each {}
+// SAFETY: as above.
+unsafe impl Params for Gates {}
+
+/// Blocks of `threads` threads for `values` values.
+pub(crate) fn blocks(values: usize, threads: usize) -> [u32; 3] {
+    let blocks = u32::try_from(values.div_ceil(threads)).expect("a launch within the grid");
+    [blocks, 1, 1]
+}
+
+pub(crate) fn rms_norm(
+    device: &Device,
+    x: &Rows,
+    w: &Vector,
+    eps: f32,
+    rows: usize,
+    out: &mut Rows,
+) {
+    assert!(x.width == w.len && out.width == w.len, "norm of {} of {x:?} to {out:?}", w.len);
+    x.holds(rows);
+    out.holds(rows);
+    let inverse = 1.0 / x.width as f32;
+    let width = x.width as i32;
+    let norm = Norm { x: x.at(), w: w.buffer.at(), out: out.at(), width, eps, inverse };
+    device.launch("rms_norm", [rows as u32, 1, 1], 512, &norm);
+}
+
+/// Norms every head in place, times silu of `z` where it is given.
+pub(crate) fn head_norm(
+    device: &Device,
+    x: &mut Rows,
+    w: &Vector,
+    z: Option<&Rows>,
+    eps: f32,
+    rows: usize,
+) {
+    assert!(x.width.is_multiple_of(w.len), "heads of {} in {x:?}", w.len);
+    x.holds(rows);
+    if let Some(z) = z {
+        assert_eq!(z.width, x.width, "{z:?} beside {x:?}");
+        z.holds(rows);
+    }
+    let heads = rows * (x.width / w.len);
+    let (dim, inverse) = (w.len as i32, 1.0 / w.len as f32);
+    let z = z.map_or(0, Rows::at);
+    let params =
+        HeadNorm { x: x.at(), w: w.buffer.at(), z, heads: heads as i32, dim, eps, inverse };
+    device.launch("head_norm", blocks(heads, 4), 128, &params);
+}
+
+/// Cosines at the start of `table`, sines at its half.
+pub(crate) fn rope(
+    device: &Device,
+    x: &mut Rows,
+    heads: usize,
+    dim: usize,
+    pairing: Pairing,
+    rope: &RopeRows,
+    table: &Buffer,
+) {
+    let (rows, pairs) = (rope.rows(), rope.dims / 2);
+    assert!(x.width == heads * dim && rope.dims <= dim, "{heads} heads of {dim} in {x:?}");
+    x.holds(rows);
+    let sin = table.at() + (table.bytes() / 2) as u64;
+    let params = Pairs {
+        x: x.at(),
+        cos: table.at(),
+        sin,
+        rows: rows as i32,
+        heads: heads as i32,
+        dim: dim as i32,
+        pairs: pairs as i32,
+        adjacent: i32::from(pairing == Pairing::Adjacent),
+    };
+    device.launch("rope", blocks(rows * heads * pairs, 256), 256, &params);
+}
+
+/// `add`, `silu_mul` or `gate` over the first `rows` rows.
+pub(crate) fn each(
+    device: &Device,
+    kernel: &str,
+    x: u64,
+    y: &Rows,
+    rows: usize,
+    out: (u64, usize),
+) {
+    y.holds(rows);
+    assert_eq!(out.1, y.width, "{kernel} of {y:?}");
+    let values = rows * y.width;
+    let params = Each { x, y: y.at(), out: out.0, values: values as u64 };
+    device.launch(kernel, blocks(values, 256), 256, &params);
+}
+
+pub(crate) fn gates(
+    device: &Device,
+    [b, a]: [&Rows; 2],
+    bias: &Vector,
+    amplitude: &Vector,
+    rows: usize,
+    out: &mut Rows,
+) {
+    let heads = bias.len;
+    assert!(b.width == heads && a.width == heads && out.width == 2 * heads, "{b:?} to {out:?}");
+    assert_eq!(amplitude.len, heads, "amplitudes");
+    for x in [b, a, &*out] {
+        x.holds(rows);
+    }
+    let params = Gates {
+        b: b.at(),
+        a: a.at(),
+        bias: bias.buffer.at(),
+        amplitude: amplitude.buffer.at(),
+        out: out.at(),
+        rows: rows as i32,
+        heads: heads as i32,
+    };
+    device.launch("gates", blocks(rows * heads, 256), 256, &params);
+}
