@@ -180,6 +180,13 @@ impl Proxy {
         self.inner.lane(way).tape.lock().unwrap().clone()
     }
 
+    /// Keeps none of the bytes that came in so far.
+    pub fn forget(&self) {
+        for way in [Way::Onward, Way::Back] {
+            self.inner.lane(way).tape.lock().unwrap().clear();
+        }
+    }
+
     /// Connections now.
     pub fn connections(&self) -> usize {
         self.inner.open.load(Ordering::SeqCst)

@@ -138,6 +138,7 @@ fn siege(length: Duration, seed: u64, faults: &[&'static str]) {
             assert!(up.is_some(), "{fault} at rank {rank}: not ready again\n{}", rig.logs());
             let health = http::try_call(addr, "GET", "/health", "");
             assert!(matches!(health, Ok((200, _))), "{fault} at rank {rank}: {health:?}");
+            rig.doors.iter().for_each(|door| door.forget());
             assert_eq!(rig.alive(), WORLD, "{fault} at rank {rank}");
             if early.is_none() && started.elapsed() > length / 3 {
                 early = Some(memory_kib(&rig)[0]);
