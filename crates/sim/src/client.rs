@@ -158,7 +158,7 @@ impl World {
     /// What the owner of a request hears: its one reply, and one end.
     pub fn hears(&mut self, id: RequestId, event: Event) -> Result<(), Broken> {
         let at = self.client_of(id);
-        if !self.owners.contains(&id) {
+        if self.gone.contains(&id) || !self.owners.contains(&id) {
             return Err(Broken(format!("request {at} hears {event:?} after its end")));
         }
         let is_last = matches!(event, Event::Done { .. } | Event::Failed(_));
@@ -219,7 +219,11 @@ impl World {
         let is_right = match failure {
             Failure::Draining => self.drains,
             Failure::Ring(_) if self.drains || self.setting.patience == 0 => self.breaks > 0,
-            Failure::Ring(_) => self.breaks > 0 && waited >= self.setting.patience,
+            // On time, or with a break that came too late to wait for.
+            Failure::Ring(_) => {
+                waited >= self.setting.patience
+                    && (waited < self.setting.patience + MS || self.now == self.held_at)
+            }
             _ => false,
         };
         if is_right {
@@ -259,6 +263,7 @@ impl World {
             self.broke_at = self.now;
         }
         let now = std::time::Duration::from_nanos(self.now);
+        self.held_at = self.now;
         self.patience.hold(now, carried, reason, progressed);
         if let Some(until) = self.patience.deadline() {
             self.at((until.as_nanos() as u64).max(self.now), Happening::Expire);

@@ -220,6 +220,9 @@ impl World {
             }
             Want::Carried => {
                 let carried = self.patience.take().unwrap_or_default();
+                if carried.is_empty() {
+                    self.broke_at = 0;
+                }
                 Some(Ok(self.nodes[rank].lead().resume(carried)))
             }
             Want::End => {
@@ -510,6 +513,9 @@ impl World {
     fn take_command(&mut self) -> Result<Option<Asked>, Broken> {
         let Some((since, command)) = self.commands.pop_front() else { return Ok(None) };
         self.check_waited(since)?;
+        if let Asked::Cancel(id) = &command {
+            self.gone.insert(*id);
+        }
         Ok(Some(command))
     }
 
