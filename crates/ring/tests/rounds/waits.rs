@@ -77,7 +77,7 @@ fn a_request_that_comes_while_the_ring_is_down_waits_for_it() {
 
 #[test]
 fn without_patience_a_broken_ring_fails_replies_at_once() {
-    let ring = Ring::ready("0:4,4:8", 7, &Twist { breaks: vec![30], ..Twist::default() });
+    let ring = Ring::ready("0:4,4:8", 7, &Twist { breaks: vec![80], ..Twist::default() });
     let found = ring.ask(requests().into_iter().take(2).collect());
     assert!(found.iter().all(Result::is_err), "{found:?}");
     ring.stop();
