@@ -1,6 +1,7 @@
 //! `cargo xtask`: the chores of this repository, each the same by hand and in CI.
 
 mod arm;
+mod clients;
 mod faults;
 mod fuzz;
 mod kernels;
@@ -31,6 +32,8 @@ cargo xtask faults  a thousand cancels, slow hops, every fault on rings of real 
                     quarter of an hour; [--only NAME]; [--loop-s 1800] a siege under load instead
 cargo xtask sim     [--seeds 10000] [--from 0] [--seed N] [--long] [--plant BUG] [--trace]
                     rings on a made-up clock and network, a seed each; --seed N --trace shows one
+cargo xtask clients [--replies 2000] [--model baton-tiny]
+                    PyPI's clients against rings of 1 and 3, and replies by JSON schemas
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
 cargo xtask kernels [--short] [--keep FOLDER]
@@ -81,6 +84,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
         [one, rest @ ..] if one == "faults" => faults::run(&mut steps, rest),
         [one, rest @ ..] if one == "sim" => sim::run(&mut steps, rest),
+        [one, rest @ ..] if one == "clients" => clients::run(&mut steps, rest),
         [one] if one == "oracles" => oracles::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "kernels" => kernels::run(&mut steps, rest),

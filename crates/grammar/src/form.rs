@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 
 /// Most calls of a reply that must call.
 const CALLS_MAX: usize = 16;
-/// Whitespace between JSON tokens: enough for any indentation, and an end to it.
-const WHITESPACE: &str = r"[\x20\x0A]{0,40}";
+/// Whitespace between JSON tokens: a space, or a line feed and its indentation. Models that are
+/// at a loss would go on with more for ever.
+const WHITESPACE: &str = r"(\x20|\x0A\x20{0,24})?";
 
 /// What a reply must be.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,15 +8,15 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::Shared;
+use super::{Shared, page};
 use crate::ApiError;
 
 /// Whose request it is; in its extensions.
 #[derive(Clone, Debug)]
 pub(super) struct Owner(pub Arc<str>);
 
-/// Paths that need no key; what they tell without one is no secret.
-const OPEN: [&str; 3] = ["/", "/health", "/ready"];
+/// Paths that need no key beside the page's; what they tell without one is no secret.
+const OPEN: [&str; 2] = ["/health", "/ready"];
 
 /// Checks the key, answers other origins as they are allowed, and counts.
 pub(super) async fn guard(
@@ -30,7 +30,7 @@ pub(super) async fn guard(
         return with_origin(StatusCode::NO_CONTENT.into_response(), origin);
     }
     let path = request.uri().path().to_owned();
-    let open = OPEN.contains(&path.as_str());
+    let open = OPEN.contains(&path.as_str()) || page::PATHS.contains(&path.as_str());
     let owner = owner(&shared, request.headers());
     let response = match owner.clone() {
         None if !open => ApiError::Unauthorized.into_response(),

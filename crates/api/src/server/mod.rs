@@ -18,6 +18,7 @@ mod connection;
 mod events;
 mod guard;
 mod metrics;
+mod page;
 mod routes;
 mod source;
 mod tokens;

@@ -14,7 +14,7 @@ use ring::head::RingState;
 use serde_json::{Value, json};
 
 use super::guard::{Owner, guard};
-use super::{Shared, answer, tokens};
+use super::{Shared, answer, page, tokens};
 use crate::{ApiError, Endpoint, messages};
 
 /// Longest method and path that an error repeats.
@@ -23,7 +23,7 @@ const ECHO_CHARS_MAX: usize = 200;
 type App = State<Arc<Shared>>;
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
+    page::routes(Router::new())
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
         .route("/v1/responses", post(respond))

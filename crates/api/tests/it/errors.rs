@@ -92,7 +92,7 @@ fn a_prompt_without_room_for_a_reply_is_named() {
 fn other_paths_and_methods_have_error_bodies() {
     let server = Server::start();
     assert_eq!(error_of(get(server.addr, "/v2/x")), (404, "unknown_url".into(), None));
-    assert_eq!(error_of(get(server.addr, "/")), (404, "unknown_url".into(), None));
+    assert_eq!(error_of(get(server.addr, "/nothing")), (404, "unknown_url".into(), None));
     let reply = get(server.addr, CHAT);
     assert_eq!(reply.header("allow"), Some("POST"));
     assert_eq!(error_of(reply), (405, "method_not_allowed".into(), None));

@@ -97,3 +97,20 @@ fn requests_past_the_limit_and_replies_past_their_time_are_refused_and_ended() {
     let late = post(server.addr, "/v1/completions", &json!({"prompt": "[[mute]]"}));
     assert_eq!((late.status, late.json()["error"]["code"].as_str()), (504, Some("reply_timeout")));
 }
+
+#[test]
+fn the_page_is_whole_without_a_key_and_asks_this_server_alone() {
+    let server = keyed();
+    let mut whole = String::new();
+    for path in ["/", "/page.css", "/page.js"] {
+        let reply = get(server.addr, path);
+        assert_eq!(reply.status, 200);
+        assert!(reply.header("content-security-policy").unwrap().contains("connect-src 'self'"));
+        whole += &String::from_utf8(reply.body().0).unwrap();
+    }
+    assert!(!whole.contains("http://") && !whole.contains("https://"), "it works offline");
+    // Every element that the script looks for is there.
+    for id in whole.split("$(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(whole.contains(&format!("id=\"{id}\"")), "{id}");
+    }
+}

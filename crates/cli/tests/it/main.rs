@@ -31,6 +31,7 @@ mod rig;
 mod ring;
 mod scarce;
 mod serve;
+mod shaped;
 mod siege;
 mod soak;
 mod strangers;

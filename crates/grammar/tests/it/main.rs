@@ -7,6 +7,7 @@ use sched::sample::{Mask, Sampling, Verdict, draw};
 use serde_json::{Value, json};
 use text::Text;
 
+mod cost;
 mod forms;
 mod limits;
 

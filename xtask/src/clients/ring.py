@@ -1,0 +1,93 @@
+"""PyPI's openai and anthropic against a ring: ring.py URL. Ends with a hash of all said."""
+
+import hashlib
+import json
+import sys
+
+from anthropic import Anthropic
+from openai import OpenAI
+from pydantic import BaseModel
+
+URL = sys.argv[1]
+client = OpenAI(base_url=f"{URL}/v1", api_key="unused", max_retries=0)
+talker = Anthropic(base_url=URL, api_key="unused", max_retries=0)
+MODEL = client.models.list().data[0].id
+ASK = [{"role": "user", "content": "Name a sea and say how deep it is."}]
+PARAMETERS = {"type": "object", "properties": {"name": {"enum": ["North", "Red"]}},
+              "required": ["name"], "additionalProperties": False}
+said = []
+
+
+class Sea(BaseModel):
+    deep: bool
+    rank: int
+
+
+def chat(**more):
+    return client.chat.completions.create(model=MODEL, messages=ASK, seed=3, max_tokens=40, **more)
+
+
+def test_chat_is_its_stream():
+    whole = chat(temperature=1).choices[0].message.content
+    chunks = chat(temperature=1, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole
+    said.append(whole)
+
+
+def test_choices_are_seeds():
+    two = chat(temperature=1.5, n=2, logprobs=True, top_logprobs=2).choices
+    said.extend(c.message.content for c in two)
+    assert len(two[0].logprobs.content[0].top_logprobs) == 2
+    one = client.chat.completions.create(
+        model=MODEL, messages=ASK, seed=4, max_tokens=40, temperature=1.5).choices[0]
+    assert two[1].message.content == one.message.content
+
+
+def test_required_tools():
+    tool = {"type": "function", "function": {"name": "dive", "parameters": PARAMETERS}}
+    for choice in ("required", {"type": "function", "function": {"name": "dive"}}):
+        call = client.chat.completions.create(
+            model=MODEL, messages=ASK, tools=[tool], tool_choice=choice, max_tokens=200,
+            parallel_tool_calls=False).choices[0].message.tool_calls[0]
+        assert json.loads(call.function.arguments)["name"] in ("North", "Red")
+        said.append(call.function.arguments)
+
+
+def test_structured_output():
+    reply = client.chat.completions.parse(
+        model=MODEL, messages=ASK, response_format=Sea, max_tokens=300, temperature=0)
+    said.append(reply.choices[0].message.parsed.model_dump_json())
+
+
+def test_scores():
+    reply = client.completions.create(model=MODEL, prompt="The sea is", echo=True, logprobs=1,
+                                      max_tokens=4, temperature=0).choices[0]
+    said.append(json.dumps(reply.logprobs.token_logprobs))
+
+
+def test_responses():
+    first = client.responses.create(model=MODEL, input="Hello", max_output_tokens=20)
+    with client.responses.stream(model=MODEL, input="And then?", previous_response_id=first.id,
+                                 max_output_tokens=20) as stream:
+        text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+    said.extend([first.output_text, text])
+    client.responses.delete(first.id)
+
+
+def test_messages():
+    ask = dict(model=MODEL, max_tokens=30, messages=ASK)
+    whole = talker.messages.create(**ask).content[0].text
+    with talker.messages.stream(**ask) as stream:
+        assert "".join(stream.text_stream) == whole
+    tool = {"name": "dive", "input_schema": PARAMETERS}
+    call = talker.messages.create(**ask | {"max_tokens": 200}, tools=[tool],
+                                  tool_choice={"type": "any"}).content[0]
+    assert call.input["name"] in ("North", "Red")
+    said.extend([whole, call.input["name"]])
+
+
+tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
+for name, test in tests:
+    test()
+digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+print(f"ring: {len(tests)} passed, said {digest}")
