@@ -39,6 +39,9 @@ pub struct Options {
     pub return_token_ids: bool,
     /// Whether tokens may be guessed ahead; true when absent. It moves no byte of the reply.
     pub draft: bool,
+    /// Whether the prompt may go on from what others have left, and leave something; true when
+    /// absent. It moves no byte of the reply.
+    pub cache_prompt: bool,
     /// Penalties, bias, log probabilities, and how many replies.
     pub draws: Draws,
     /// Functions that may be called.
@@ -84,6 +87,7 @@ impl Options {
             ignore_eos: body.flag("ignore_eos")?.unwrap_or(false),
             return_token_ids: body.flag("return_token_ids")?.unwrap_or(false),
             draft: body.flag("draft")?.unwrap_or(true),
+            cache_prompt: body.flag("cache_prompt")?.unwrap_or(true),
             draws,
             tools,
             format: read_format(body, limits)?,
@@ -173,7 +177,7 @@ mod tests {
         );
         assert_eq!((options.max_tokens, options.seed), (None, None));
         assert!(!options.stream && options.stop.is_empty() && !options.ignore_eos);
-        assert!(options.draft);
+        assert!(options.draft && options.cache_prompt);
     }
 
     #[test]
@@ -182,7 +186,8 @@ mod tests {
             "model": "m", "max_tokens": 5, "max_completion_tokens": 7, "temperature": 0.5,
             "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed": -1, "stream": true,
             "stream_options": {"include_usage": true}, "stop": ["a", "b"], "ignore_eos": true,
-            "return_token_ids": true, "draft": false, "user": "u", "metadata": {"tolerated": 1},
+            "return_token_ids": true, "draft": false,
+            "cache_prompt": false, "user": "u", "metadata": {"tolerated": 1},
         }));
         let expected = Options {
             model: Some("m".into()),
@@ -198,6 +203,7 @@ mod tests {
             ignore_eos: true,
             return_token_ids: true,
             draft: false,
+            cache_prompt: false,
             draws: options.as_ref().unwrap().draws.clone(),
             tools: None,
             format: None,
@@ -237,6 +243,7 @@ mod tests {
             (json!({"ignore_eos": 1}), "ignore_eos"),
             (json!({"return_token_ids": 1}), "return_token_ids"),
             (json!({"draft": 1}), "draft"),
+            (json!({"cache_prompt": 1}), "cache_prompt"),
             (json!({"user": 1}), "user"),
         ] {
             let error = read(body.clone()).unwrap_err();

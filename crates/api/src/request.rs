@@ -209,6 +209,8 @@ impl Asked {
         let seed = options.seed.unwrap_or_else(|| sched::sample::default_seed(&tokens, SEED_SALT));
         let stop_tokens = if options.ignore_eos { Vec::new() } else { text.stop_tokens().to_vec() };
         Ok(sched::Request {
+            marks: text.message_starts(&tokens),
+            cached: options.cache_prompt,
             prompt: tokens,
             max_tokens: options.max_tokens.unwrap_or(room).clamp(1, room),
             stop_tokens,

@@ -9,7 +9,7 @@ use text::Text;
 use crate::dialect::{Dialect, Sse};
 use crate::score::Scores;
 use crate::speech::Part;
-use crate::{ApiError, Asked, Ending, Endpoint, Piece};
+use crate::{ApiError, Asked, Ending, Endpoint, Piece, Place, Run};
 
 /// What every object of one request's replies repeats.
 pub struct Shape {
@@ -24,6 +24,9 @@ pub struct Shape {
     scores: Option<Scores>,
     completion_tokens: u32,
     reasoning_tokens: u32,
+    place: Place,
+    /// What each reply took.
+    runs: Vec<Run>,
 }
 
 /// What a stream has said of one reply.
@@ -62,7 +65,16 @@ impl Shape {
             scores: options.draws.logprobs.map(|_| Scores::new(text.clone())),
             completion_tokens: 0,
             reasoning_tokens: 0,
+            place: Place::default(),
+            runs: vec![Run::default(); options.draws.n as usize],
         }
+    }
+
+    /// Says where the replies are computed.
+    #[must_use]
+    pub fn at(mut self, place: Place) -> Self {
+        self.place = place;
+        self
     }
 
     fn is_chat(&self) -> bool {
@@ -211,16 +223,27 @@ impl Shape {
         })
     }
 
-    fn count(&mut self, ending: Ending) {
+    fn count(&mut self, choice: usize, ending: Ending) {
+        self.runs[choice] = ending.run;
         self.completion_tokens += ending.completion_tokens;
         self.reasoning_tokens += ending.reasoning_tokens;
     }
 
+    /// The proof of the reply, or of each of several.
+    fn proof(&self) -> Value {
+        match self.runs.as_slice() {
+            [run] => run.proof(&self.place),
+            runs => runs.iter().map(|run| run.proof(&self.place)).collect(),
+        }
+    }
+
     fn usage(&self) -> Value {
+        let cached = self.runs.iter().map(|run| run.cached_tokens).min().unwrap_or(0);
         json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": u64::from(self.prompt_tokens) + u64::from(self.completion_tokens),
+            "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         })
     }
@@ -241,7 +264,7 @@ impl Dialect for Shape {
     }
 
     fn closing(&mut self, choice: usize, mut piece: Piece, ending: Ending) -> Vec<Sse> {
-        self.count(ending);
+        self.count(choice, ending);
         let (mut ids, mut scored) = (Vec::new(), Vec::new());
         if piece.parts.is_empty() {
             ids = std::mem::take(&mut piece.ids);
@@ -251,7 +274,11 @@ impl Dialect for Shape {
         let content = if self.is_chat() { ("delta", json!({})) } else { ("text", "".into()) };
         let scores = self.scores(choice, &content.1, &scored);
         let finish = Some(ending.finish_reason);
-        chunks.push(Sse::data(self.chunk(choice, content, finish, ids, scores)));
+        let mut last = self.chunk(choice, content, finish, ids, scores);
+        if !self.include_usage {
+            last["baton"] = ending.run.proof(&self.place);
+        }
+        chunks.push(Sse::data(last));
         chunks
     }
 
@@ -261,6 +288,7 @@ impl Dialect for Shape {
         }
         let mut usage = self.object(self.chunk_object(), json!([]));
         usage["usage"] = self.usage();
+        usage["baton"] = self.proof();
         vec![Sse::data(usage)]
     }
 
@@ -275,7 +303,7 @@ impl Dialect for Shape {
     fn whole(&mut self, choices: Vec<(Piece, Ending)>) -> Value {
         let mut list = Vec::with_capacity(choices.len());
         for (index, (piece, ending)) in choices.into_iter().enumerate() {
-            self.count(ending);
+            self.count(index, ending);
             let text = piece.text();
             let content = match self.endpoint {
                 Endpoint::Completion => ("text", text.into()),
@@ -288,6 +316,7 @@ impl Dialect for Shape {
         let object = if self.is_chat() { "chat.completion" } else { "text_completion" };
         let mut whole = self.object(object, list.into());
         whole["usage"] = self.usage();
+        whole["baton"] = self.proof();
         whole
     }
 }

@@ -5,6 +5,7 @@ use sched::sample::Logprobs;
 use text::stop::StopStrings;
 use text::{Detokenizer, Text};
 
+use crate::Run;
 use crate::speech::{Manner, Part, Speech};
 
 /// A token of the reply and its log probabilities; `None` for a prompt's first token.
@@ -45,8 +46,8 @@ impl Piece {
     }
 }
 
-/// Why the reply ended, in OpenAI's words, and what it cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why the reply ended, in OpenAI's words, and what it took.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ending {
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
@@ -56,6 +57,8 @@ pub struct Ending {
     pub reasoning_tokens: u32,
     /// A stop string ended it.
     pub by_string: bool,
+    /// For the proof; [`Transcript`] knows nothing of it.
+    pub run: Run,
 }
 
 /// A reply in the making.
@@ -135,6 +138,7 @@ impl Transcript {
             completion_tokens: self.tokens,
             reasoning_tokens: self.reasoning,
             by_string,
+            run: Run::default(),
         }
     }
 }
@@ -181,13 +185,8 @@ mod tests {
         let ids: Vec<u32> = pieces.iter().flat_map(|p| p.ids.clone()).collect();
         assert_eq!(text, "aENb");
         assert_eq!(ids, "aENbEND".bytes().map(u32::from).collect::<Vec<_>>());
-        let expected = Ending {
-            finish_reason: "stop",
-            completion_tokens: 7,
-            reasoning_tokens: 0,
-            by_string: true,
-        };
-        assert_eq!(ending, Some(expected));
+        let ended = ending.map(|e| (e.finish_reason, e.completion_tokens, e.by_string));
+        assert_eq!(ended, Some(("stop", 7, true)));
     }
 
     #[test]

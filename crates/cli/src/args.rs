@@ -371,6 +371,10 @@ pub struct Check {
     /// Seed of random layouts and prompts.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Instead, compute a served reply again and hold its proof against it: a file (- for standard
+    /// input) with a request's body and after it the reply, whole or as a stream.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Option<PathBuf>,
 }
 
 /// `baton bench`.

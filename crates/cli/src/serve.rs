@@ -67,6 +67,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     let mut app = api::App::new(head.handle.clone(), text, model.name());
     app.keys = keys;
     app.origins.clone_from(&args.cors);
+    app.arith = model.settings.arith.to_string();
     app.limits.drain_timeout_ms = u64::from(args.drain) * 1_000;
     let mut serving = false;
     let ended = async {

@@ -75,6 +75,10 @@ pub struct Facts {
     pub pages_used: u32,
     /// KV pages in all.
     pub pages: u32,
+    /// KV pages that kept prompts alone hold.
+    pub pages_kept: u32,
+    /// Kept prompts.
+    pub keeps: u32,
     /// Milliseconds in which rank 0's device computed.
     pub computed_ms: u64,
     /// Milliseconds in which there was work in the ring.
@@ -311,6 +315,10 @@ impl Reply {
     /// The next event, as a poll; `None` after the last.
     pub fn poll_next(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Event>> {
         self.events.poll_recv(cx)
+    }
+    /// Takes the request back; its last event says what it took.
+    pub fn cancel(&self) {
+        let _ = self.commands.send(Command::Cancel(self.id));
     }
     /// The next event; `None` after the last.
     pub async fn next(&mut self) -> Option<Event> {

@@ -346,6 +346,8 @@ impl<J: Join> Desk<'_, J> {
             pages,
             computed_ms: self.computed.as_millis() as u64,
             at_work_ms: self.at_work.as_millis() as u64,
+            pages_kept: lead.sched.pages_kept(),
+            keeps: lead.sched.keeps(),
         });
     }
 }

@@ -76,11 +76,7 @@ impl Reply {
     /// The longest kept state that it may start from, in tokens: its last token, and prompt rows
     /// whose logits are still asked for, have to be computed.
     pub fn resume_max(&self) -> u32 {
-        let shown = if self.request.prompt_logits && self.shown < self.prompt_tokens {
-            self.shown
-        } else {
-            u32::MAX
-        };
+        let shown = if self.wants_rows(0, self.prompt_tokens) { self.shown } else { u32::MAX };
         shown.min(self.length() - 1)
     }
 

@@ -364,9 +364,9 @@ impl Scheduler {
         self.queue.len() as u32
     }
 
-    /// KV pages that running streams and kept states hold.
+    /// KV pages that running streams hold.
     pub fn pages_used(&self) -> u32 {
-        self.ledger.used()
+        self.ledger.used() - self.ledger.idle()
     }
 
     /// KV pages that kept states alone hold; they give way to streams.

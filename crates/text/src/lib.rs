@@ -8,6 +8,7 @@ mod detokenizer;
 mod error;
 mod folder;
 mod json;
+mod marks;
 mod messages;
 mod plain;
 mod pretokenizer;
@@ -20,7 +21,7 @@ mod tokens;
 mod vocabulary;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
 use weights::Checkpoint;
@@ -46,6 +47,7 @@ pub struct Text {
     prefix: Option<u32>,
     stop_tokens: Vec<u32>,
     notes: Vec<String>,
+    marks: OnceLock<Option<marks::Header>>,
 }
 
 impl std::fmt::Debug for Text {
@@ -116,7 +118,16 @@ impl Text {
         }));
         let stop_tokens = parts.stop_tokens();
         let bpe = parts.recipe.build(parts.vocab, parts.merges)?;
-        Ok(Self { tokens, bpe, specials, template, prefix: parts.prefix, stop_tokens, notes })
+        Ok(Self {
+            tokens,
+            bpe,
+            specials,
+            template,
+            prefix: parts.prefix,
+            stop_tokens,
+            notes,
+            marks: OnceLock::new(),
+        })
     }
 
     /// What was assumed where the checkpoint did not say, for the log.
@@ -191,6 +202,7 @@ impl Text {
     /// # Errors
     /// As [`Text::from_checkpoint`] for the template; the old one then stays.
     pub fn set_template(&mut self, source: &str) -> Result<(), TextError> {
+        self.marks = OnceLock::new();
         self.template.replace(source)
     }
 

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
@@ -19,8 +19,8 @@ use super::{Shared, events, since_epoch};
 use crate::responses::Session;
 use crate::speech::{THINK, THOUGHT};
 use crate::{
-    ApiError, Asked, Dialect, Ending, Endpoint, Limits, Manner, Piece, Prompt, Reasons, Shape,
-    Transcript, messages, responses,
+    ApiError, Asked, Dialect, Ending, Endpoint, Limits, Manner, Meter, Piece, Place, Prompt,
+    Reasons, Shape, Transcript, messages, responses,
 };
 
 /// How often a request that waits for its verdict looks whether the ring still stands.
@@ -34,6 +34,7 @@ pub(super) async fn answer(
     owner: &Owner,
     body: Body,
 ) -> Result<Response, ApiError> {
+    let since = Instant::now();
     let body = read_body(body, &shared.app.limits).await?;
     let work = shared.begin(&owner.0)?;
     let name = owner.0.clone();
@@ -52,18 +53,21 @@ pub(super) async fn answer(
         id.get_or_insert(reply.id().0);
         let stop = asked.options.stop.clone();
         let transcript = Transcript::new(&shared.app.text, stop, manner.clone());
-        sources.push(Source::new(reply, transcript, echo.clone()));
+        sources.push(Source::new(reply, transcript, Meter::new(since), echo.clone()));
     }
     let id = format!("{:x}{:06x}", shared.started_ns, id.unwrap_or_default());
     let (app, now) = (&shared.app, since_epoch().as_secs());
     let name = &app.model_name;
+    let place = || Place { layout: app.handle.facts().layout, arith: app.arith.clone() };
     let mut dialect: Box<dyn Dialect> = match (endpoint, session) {
         (Endpoint::Response, Some(session)) => {
             let (store, born) = (shared.responses.clone(), (id.as_str(), now));
             Box::new(responses::Writer::new(&asked, session, store, born, name, prompt_tokens))
         }
         (Endpoint::Message, _) => Box::new(messages::Writer::new(&asked, &id, name, prompt_tokens)),
-        _ => Box::new(Shape::new(&asked, &app.text, &id, now, name, prompt_tokens)),
+        _ => {
+            Box::new(Shape::new(&asked, &app.text, &id, now, name, prompt_tokens).at(place()))
+        }
     };
     let mut sources = Sources::new(sources, work);
     let first = match sources.step().await {

@@ -33,6 +33,8 @@ pub struct App {
     pub text: Arc<Text>,
     /// The model's name in `/v1/models`.
     pub model_name: String,
+    /// The arithmetic, as proofs name it.
+    pub arith: String,
     /// Bounds.
     pub limits: Limits,
     /// Who may ask; everybody where there are none.
@@ -44,8 +46,15 @@ pub struct App {
 impl App {
     /// With the default limits.
     pub fn new(handle: Handle, text: Arc<Text>, model_name: impl Into<String>) -> Self {
-        let (model_name, limits) = (model_name.into(), Limits::default());
-        Self { handle, text, model_name, limits, keys: None, origins: Vec::new() }
+        Self {
+            handle,
+            text,
+            model_name: model_name.into(),
+            arith: String::new(),
+            limits: Limits::default(),
+            keys: None,
+            origins: Vec::new(),
+        }
     }
 }
 

@@ -186,6 +186,8 @@ async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Val
         "kv_pages_used": facts.pages_used,
         "kv_pages": facts.pages,
         "busy": facts.busy(),
+        "kv_pages_kept": facts.pages_kept,
+        "kept_prompts": facts.keeps,
         "uptime_s": shared.started.elapsed().as_secs_f64(),
     }))
 }

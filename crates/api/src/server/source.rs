@@ -9,7 +9,7 @@ use sched::{Event, Finish};
 use tokio::sync::watch;
 
 use super::{Work, closed};
-use crate::{ApiError, Ending, Part, Piece, Transcript};
+use crate::{ApiError, Ending, Meter, Part, Piece, Run, Transcript};
 
 /// What happened to a reply.
 #[derive(Debug)]
@@ -34,14 +34,17 @@ pub(super) struct Echo {
 pub(super) struct Source {
     reply: Reply,
     transcript: Transcript,
+    meter: Meter,
+    /// The end of a reply that is over before the ring knows: its last event is still to come.
+    cut: Option<(Piece, Ending)>,
     echo: Option<Echo>,
     /// Of the echoed prompt, from its second token on.
     logprobs: Vec<Logprobs>,
 }
 
 impl Source {
-    pub fn new(reply: Reply, transcript: Transcript, echo: Option<Echo>) -> Self {
-        Self { reply, transcript, echo, logprobs: Vec::new() }
+    pub fn new(reply: Reply, transcript: Transcript, meter: Meter, echo: Option<Echo>) -> Self {
+        Self { reply, transcript, meter, cut: None, echo, logprobs: Vec::new() }
     }
 
     /// The next step; none follows an end or a failure.
@@ -50,27 +53,51 @@ impl Source {
             let Poll::Ready(event) = self.reply.poll_next(cx) else {
                 return Poll::Pending;
             };
+            if self.cut.is_some() && matches!(event, Some(Event::Token { .. })) {
+                continue; // drawn meanwhile
+            }
+            if let Some((piece, ending)) = self.cut.take() {
+                let run = self.run(event.as_ref());
+                return Poll::Ready(self.after_echo(Step::End(piece, Ending { run, ..ending })));
+            }
             let step = match event {
                 Some(Event::PromptLogprobs { logprobs, .. }) => {
                     self.logprobs.extend(logprobs);
                     continue;
                 }
-                Some(Event::Token { id, logprobs }) => match self.transcript.token(id, logprobs) {
-                    (piece, Some(ending)) => Step::End(piece, ending),
-                    (piece, None) => Step::Piece(piece),
-                },
+                Some(Event::Token { id, logprobs }) => {
+                    self.meter.token(id);
+                    match self.transcript.token(id, logprobs) {
+                        (piece, Some(ending)) => {
+                            self.reply.cancel();
+                            self.cut = Some((piece, ending));
+                            continue;
+                        }
+                        (piece, None) => Step::Piece(piece),
+                    }
+                }
                 Some(Event::Done { finish: Finish::Cancelled, .. }) => {
                     Step::Failed(ApiError::Internal("the reply was cancelled".into()))
                 }
                 Some(Event::Done { finish, .. }) => {
                     let (piece, ending) = self.transcript.finish(finish);
-                    Step::End(piece, ending)
+                    Step::End(piece, Ending { run: self.run(event.as_ref()), ..ending })
                 }
                 Some(Event::Failed(failure)) => Step::Failed(failure.into()),
                 Some(_) => continue,
                 None => Step::Failed(ApiError::RingFailed("rank 0 has stopped".into())),
             };
             return Poll::Ready(self.after_echo(step));
+        }
+    }
+
+    /// What the reply took, with the counts of its last event.
+    fn run(&self, last: Option<&Event>) -> Run {
+        match last {
+            Some(&Event::Done { cached, drafted, accepted, .. }) => {
+                Run { cached_tokens: cached, drafted, accepted, ..self.meter.run() }
+            }
+            _ => self.meter.run(),
         }
     }
 
@@ -92,13 +119,13 @@ impl Source {
         }
         if alone {
             piece = Piece::default();
-            let nothing = Ending {
+            ending = Some(Ending {
                 completion_tokens: 0,
                 finish_reason: "length",
                 reasoning_tokens: 0,
                 by_string: false,
-            };
-            ending = Some(nothing);
+                run: Run::default(),
+            });
         }
         whole.extend(piece);
         ending.map_or_else(|| Step::Piece(whole.clone()), |ending| Step::End(whole.clone(), ending))

@@ -39,6 +39,7 @@ fn a_chat_reply_has_the_shape_that_clients_read() {
     assert_eq!(reply["choices"], choice);
     let usage = json!({
         "prompt_tokens": prompt_tokens, "completion_tokens": 6, "total_tokens": prompt_tokens + 6,
+        "prompt_tokens_details": {"cached_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0},
     });
     assert_eq!(reply["usage"], usage);

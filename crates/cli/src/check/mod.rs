@@ -2,6 +2,7 @@
 
 mod axes;
 mod load;
+mod proof;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +52,9 @@ impl std::fmt::Display for Coordinates {
 /// The first cell whose hash differs from the first cell's, and everything that keeps a cell from
 /// running.
 pub fn run(args: &Check) -> Result<()> {
+    if let Some(file) = &args.proof {
+        return proof::run(args, file);
+    }
     let path = source::resolve(&args.model)?;
     let checkpoint = Checkpoint::open(&path)?;
     let config = checkpoint.config();

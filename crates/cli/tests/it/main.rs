@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod arm;
+mod cache;
 mod check;
 mod client;
 mod demo;

@@ -76,7 +76,7 @@ impl Rig {
         let mut ring = ByHand::new(name, &TINY, &format!("0:3,3:6,6:{LAYERS}"));
         let doors: Vec<Proxy> = ring.addresses.iter().map(|&at| Proxy::to(at)).collect();
         ring.doors = doors.iter().map(|proxy| proxy.address).collect();
-        let common = ["--context", "32768", "--chunk", "32"];
+        let common = ["--context", "32768", "--chunk", "32", "--prompt-cache-gib", "0"];
         ring.extra = [&common, extra].concat().into_iter().map(String::from).collect();
         ring.head = head.iter().copied().map(String::from).collect();
         let mut rig = Self {

@@ -115,12 +115,14 @@ impl Lead {
         }
     }
 
-    /// Takes a request back; its rows in rounds still queued need no computing.
+    /// Takes a request back; its rows in rounds still queued need no computing. Its owner, if
+    /// still there, hears that it is over.
     pub fn cancel(&mut self, id: RequestId) -> Vec<Action> {
-        let _ = self.sched.cancel(id); // its owner is gone
+        let ended = self.sched.cancel(id).map(|event| Action::Tell(id, event));
         let cancel = |stream| Cancel { origin: Rank(0), stream, epoch: self.ring.epoch };
         let streams = self.sched.cancelled().into_iter();
-        streams.map(|stream| Action::Send(Frame::cancel(&cancel(stream)))).collect()
+        let frames = streams.map(|stream| Action::Send(Frame::cancel(&cancel(stream))));
+        frames.chain(ended).collect()
     }
 
     /// Rounds that came back.
