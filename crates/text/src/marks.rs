@@ -34,10 +34,11 @@ impl Text {
         let ids = |messages: &[Value], is_prompt| {
             self.encode(&self.render(messages, is_prompt, &Map::new()).ok()?).ok()
         };
-        let (prompt, bare) = (ids(&[user.clone()], true)?, ids(&[user.clone()], false)?);
+        let alone = std::slice::from_ref(&user);
+        let (prompt, bare) = (ids(alone, true)?, ids(alone, false)?);
         let head = prompt.strip_prefix(bare.as_slice())?;
         let token = *head.first().filter(|id| self.is_control(**id))?;
-        let later = ids(&[user.clone(), reply, user], true)?;
+        let later = ids(&[user.clone(), reply, user.clone()], true)?;
         Some(Header { token, stays: later.starts_with(&prompt) })
     }
 }
