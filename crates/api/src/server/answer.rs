@@ -65,9 +65,7 @@ pub(super) async fn answer(
             Box::new(responses::Writer::new(&asked, session, store, born, name, prompt_tokens))
         }
         (Endpoint::Message, _) => Box::new(messages::Writer::new(&asked, &id, name, prompt_tokens)),
-        _ => {
-            Box::new(Shape::new(&asked, &app.text, &id, now, name, prompt_tokens).at(place()))
-        }
+        _ => Box::new(Shape::new(&asked, &app.text, &id, now, name, prompt_tokens).at(place())),
     };
     let mut sources = Sources::new(sources, work);
     let first = match sources.step().await {

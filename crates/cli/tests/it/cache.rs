@@ -1,10 +1,12 @@
 //! Prompts that go on from what earlier ones left: conversations and shared beginnings on real
 //! processes, with the bytes of a cold run.
 
+use arith::format::Format;
 use serde_json::{Value, json};
+use weights::synthetic::{self, Qwen35};
 
 use crate::http::ids;
-use crate::model::TINY;
+use crate::model::{TINY, scratch};
 use crate::process::{baton, s, wait_for};
 use crate::ring::{ByHand, Server};
 use crate::turn::Turn;
@@ -77,6 +79,40 @@ fn the_twentieth_turn_of_a_chat_computes_a_tenth_of_its_prompt_at_most() {
     assert_eq!(fresh["choices"], last["choices"]);
 }
 
+/// Milliseconds to a reply's first token, as its proof says.
+fn ttft_ms(reply: &Value) -> f64 {
+    reply["baton"]["ttft_ms"].as_f64().unwrap_or_else(|| panic!("no ttft_ms: {reply}"))
+}
+
+#[test]
+#[ignore = "a checkpoint of 0.8B's shape takes minutes on few cores; for a quiet machine"]
+fn a_late_turn_waits_for_its_own_words_alone() {
+    let _turn = Turn::alone();
+    let path = scratch("chat-0.8b.gguf");
+    let shape =
+        Qwen35 { layers: 24, context_max: 8_192, ..Qwen35::of_bytes(1 << 29, Format::Q4_1) };
+    synthetic::qwen3_5(&path, &shape).unwrap();
+    let server = Server::ready(&path, &["--world", "3"]);
+    let turns = converse(&server);
+    let (body, last) = &turns[TURNS - 1];
+    let mut fresh = body.clone();
+    fresh["cache_prompt"] = json!(false);
+    let cold = answer(&server, &fresh);
+    let again = answer(&server, body);
+    assert_eq!(cold["choices"], last["choices"]);
+    assert_eq!(again["choices"], last["choices"]);
+    let computed = count(last, "prompt_tokens") - count(last, "cached_tokens");
+    println!(
+        "turn {TURNS} of {} tokens: {computed} computed, first token after {:.0} ms; cold {:.0} ms; \
+         asked again {:.0} ms",
+        count(last, "prompt_tokens"),
+        ttft_ms(last),
+        ttft_ms(&cold),
+        ttft_ms(&again),
+    );
+    let _ = std::fs::remove_file(path);
+}
+
 /// Requests that begin alike, on a ring of which the last rank has room for a few states.
 fn pressed(requests: u64) {
     let model = "baton-tiny".as_ref();
@@ -128,7 +164,7 @@ fn five_hundred_requests_share_their_beginnings_under_pressure_on_one_rank() {
 
 /// Runs `baton check --proof` over an exchange.
 fn proves(body: &Value, reply: &str) -> (bool, String) {
-    let file = crate::model::scratch(&format!("exchange-{}.json", std::process::id()));
+    let file = scratch(&format!("exchange-{}.json", std::process::id()));
     std::fs::write(&file, format!("{body}\n{reply}")).unwrap();
     let mut check = baton();
     check.args(["check", "--threads", "1", "--proof"]).arg(&file).arg(&*TINY);

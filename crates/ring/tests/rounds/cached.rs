@@ -2,9 +2,10 @@
 //! alone and cold, whichever stage is short of memory and whatever is cancelled on the way.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use arith::sample::Sampling;
-use sched::{Caching, Request};
+use sched::{Caching, Drafter, Drafting, Drafts, Outlook, Proposal, Request};
 use stage::Shapes;
 
 use crate::traffic::{Build, Met, Net, Rng, Told};
@@ -102,6 +103,36 @@ fn cold(request: &Request) -> Told {
     net.ended.remove(&1).unwrap()
 }
 
+/// Guesses what it has seen in full, all but now and then one token: windows stay whole, in part
+/// or not at all.
+#[derive(Clone, Debug, Default)]
+struct Oracle(Arc<Mutex<Vec<Vec<u32>>>>);
+
+impl Drafting for Oracle {
+    fn open(&self) -> Vec<Box<dyn Drafter>> {
+        vec![Box::new(self.clone())]
+    }
+}
+
+impl Drafter for Oracle {
+    fn propose(&mut self, outlook: &Outlook<'_>) -> Proposal {
+        let (seen, known) = (self.0.lock().unwrap(), outlook.tokens);
+        let Some(whole) = seen.iter().find(|whole| whole.starts_with(known)) else {
+            return Proposal::Nothing;
+        };
+        let mut tokens: Vec<u32> = whole[known.len()..].to_vec();
+        tokens.truncate(outlook.most.min(1 + known.len() as u32 % 5) as usize);
+        if known.len().is_multiple_of(3)
+            && let Some(last) = tokens.last_mut()
+        {
+            *last = (*last + 1) % 64;
+        }
+        if tokens.is_empty() { Proposal::Nothing } else { Proposal::Drafts(Drafts::chain(tokens)) }
+    }
+
+    fn hear(&mut self, _: u32, _: u32) {}
+}
+
 #[derive(Debug, Default)]
 struct Sum {
     met: Met,
@@ -110,6 +141,7 @@ struct Sum {
     prompts: u64,
     preemptions: u64,
     cancelled: u64,
+    accepted: u64,
 }
 
 /// Random traffic through a random ring; what is wrong with it.
@@ -118,14 +150,20 @@ fn run(seed: u64, requests: u64, deaf: bool, sum: &mut Sum) -> Result<(), String
     let build = Build { deaf, ..build(&mut rng) };
     let mut themes = Themes::new(&mut rng);
     let mut net = Net::new(&build);
-    let mut asked: BTreeMap<u64, Request> = BTreeMap::new();
+    let oracle = Oracle::default();
+    if rng.chance(50) {
+        net.draft(Box::new(oracle.clone()));
+    }
+    let mut asked: BTreeMap<u64, (usize, Told)> = BTreeMap::new();
     let cancels = if rng.chance(50) { 6 } else { 0 };
     let (mut next, pace) = (0, [3, 20, 200][rng.below(3) as usize]);
     while next < requests || !net.is_idle() {
         if next < requests && (rng.below(1000) < pace || net.is_idle()) {
             let request = request(&mut rng, &mut themes);
             net.submit(next, request.clone()).map_err(|refusal| refusal.to_string())?;
-            asked.insert(next, request);
+            let cold = cold(&request);
+            oracle.0.lock().unwrap().push([request.prompt.clone(), cold.tokens.clone()].concat());
+            asked.insert(next, (request.prompt.len(), cold));
             next += 1;
         }
         if rng.below(1000) < cancels && !net.running.is_empty() {
@@ -139,13 +177,14 @@ fn run(seed: u64, requests: u64, deaf: bool, sum: &mut Sum) -> Result<(), String
     }
     net.finish(&mut rng)?;
     net.check_quiet()?;
-    for (id, request) in &asked {
-        let (told, cold) = (&net.ended[id], cold(request));
+    for (id, (prompt, cold)) in &asked {
+        let told = &net.ended[id];
         if (&told.tokens, told.sha) != (&cold.tokens, cold.sha) {
             return Err(format!("request {id}: {told:?}, cold {cold:?}"));
         }
         sum.cached += u64::from(told.cached);
-        sum.prompts += request.prompt.len() as u64;
+        sum.accepted += u64::from(told.accepted);
+        sum.prompts += *prompt as u64;
     }
     sum.requests += requests;
     sum.preemptions += net.preemptions();
@@ -177,10 +216,11 @@ fn shared_beginnings_are_computed_once_and_no_byte_changes() {
         sum.met.resumes > 100,
         sum.met.refused > 20,
         sum.met.drops > 100,
-        sum.preemptions > 5,
+        sum.preemptions > 2,
         sum.cancelled > 10,
+        sum.accepted > 100,
     ];
-    assert_eq!(enough, [true; 5], "{sum:?}");
+    assert_eq!(enough, [true; 6], "{sum:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arith::base::{Epoch, Rank};
 use arith::sample::mix;
 use baton_ring::step::{Action, Event, Follow, Lead, Ring, Rows};
-use sched::{Caching, Event as Heard, Refusal, Request, RequestId};
+use sched::{Caching, Drafting, Event as Heard, Refusal, Request, RequestId};
 use stage::{Engine, Fake, FakeConfig, Input, Shapes};
 use wire::control::{Agree, Fields};
 use wire::frame::{Frame, Kind};
@@ -62,6 +62,7 @@ pub struct Told {
     pub tokens: Vec<u32>,
     pub sha: Option<[u8; 32]>,
     pub cached: u32,
+    pub accepted: u32,
 }
 
 /// What a run met.
@@ -114,6 +115,11 @@ impl Net {
             met: Met::default(),
             build: build.clone(),
         }
+    }
+
+    /// From now on streams guess ahead.
+    pub fn draft(&mut self, drafting: Box<dyn Drafting>) {
+        self.lead.sched.set_drafting(drafting);
     }
 
     pub fn submit(&mut self, id: u64, request: Request) -> Result<(), Refusal> {
@@ -263,10 +269,10 @@ impl Net {
         };
         match event {
             Heard::Token { id, .. } => told.tokens.push(id),
-            Heard::Done { logits_sha256, cached, prompt_tokens, .. } => {
+            Heard::Done { logits_sha256, cached, accepted, prompt_tokens, .. } => {
                 assert!(cached < prompt_tokens);
                 told.sha = logits_sha256;
-                told.cached = cached;
+                (told.cached, told.accepted) = (cached, accepted);
                 let told = self.running.remove(&id).unwrap();
                 self.ended.insert(id, told);
             }

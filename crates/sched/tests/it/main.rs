@@ -7,6 +7,7 @@ mod asks;
 mod chosen;
 mod faults;
 mod guesses;
+mod kept;
 mod model;
 mod pace;
 mod world;
