@@ -119,8 +119,9 @@ struct Delta {
 // Four threads a column, a strided lane of its sums each; 32 columns a block. Dims of the key past
 // the shape's are zeros, which add nothing.
 template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
-    __shared__ float key[2][OWN * 4];
-    __shared__ float query[2][OWN * 4];
+    // A lane's dims lie together, the lanes a bank's width further apart.
+    __shared__ __align__(16) float key[2][4][OWN + 4];
+    __shared__ __align__(16) float query[2][4][OWN + 4];
     int lane = threadIdx.x % 4, column = blockIdx.x * 32 + threadIdx.x / 4;
     int h = blockIdx.y;
     Walk walk = p.walks[blockIdx.z];
@@ -157,25 +158,38 @@ template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
 #pragma unroll
         for (int n = 0; n < LOADS; n++) {
             int i = n * 128 + threadIdx.x;
-            if (i < OWN * 4) query[side][i] = next_query[n], key[side][i] = next_key[n];
+            if (i >= OWN * 4) continue;
+            query[side][i % 4][i / 4] = next_query[n];
+            key[side][i % 4][i / 4] = next_key[n];
         }
         float value = next_value, beta = next_beta, decay = next_decay;
         __syncthreads();
         if (row + 1 < walk.end) load(row + 1);
+        float own[OWN];
+#pragma unroll
+        for (int i = 0; i < OWN; i += 4) {
+            float4 four = *(const float4 *)&key[side][lane][i];
+            own[i] = four.x, own[i + 1] = four.y, own[i + 2] = four.z, own[i + 3] = four.w;
+        }
         float m = 0.0f;
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
             s[i] = flushed(__fmul_rn(s[i], decay));
-            m = __fmaf_rn(s[i], key[side][4 * i + lane], m);
+            m = __fmaf_rn(s[i], own[i], m);
         }
         m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 2));
         m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 1));
         float delta = flushed(__fmul_rn(beta, __fsub_rn(value, m)));
         float y = 0.0f;
 #pragma unroll
-        for (int i = 0; i < OWN; i++) {
-            s[i] = flushed(__fmaf_rn(key[side][4 * i + lane], delta, s[i]));
-            y = __fmaf_rn(s[i], query[side][4 * i + lane], y);
+        for (int i = 0; i < OWN; i += 4) {
+            float4 four = *(const float4 *)&query[side][lane][i];
+            float q[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                s[i + j] = flushed(__fmaf_rn(own[i + j], delta, s[i + j]));
+                y = __fmaf_rn(s[i + j], q[j], y);
+            }
         }
         y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 2));
         y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 1));

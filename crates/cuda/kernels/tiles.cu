@@ -99,27 +99,39 @@ extern "C" __global__ void __launch_bounds__(256) attend_tile(const Tiles p) {
     }
 }
 
+// Dims of a head, and the chunks whose sums are taken at once.
+#define DIM_MAX 256
+#define AT_ONCE 4
+
 // A block a head of a row: first the factors of every tile in its chunk, then those of the chunks,
-// then the sums.
-extern "C" __global__ void __launch_bounds__(256) merge_tiles(const Tiles p) {
+// then the sums, some chunks at once.
+extern "C" __global__ void __launch_bounds__(DIM_MAX *AT_ONCE) merge_tiles(const Tiles p) {
     BEGIN;
     __shared__ float2 factors[TILES_MAX], chunks[TILES_MAX / CHUNK_TILES];
+    __shared__ float sums[AT_ONCE][DIM_MAX];
     __shared__ float all;
     const Cache &c = p.cache;
     int head = blockIdx.x, dim = c.dim, stride = dim + 2;
     int row = p.rows ? p.rows[blockIdx.y] : blockIdx.y;
     int tiles = c.positions[row] / TILE_KEYS + 1, count = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
     const float *part = p.parts + ((u64)blockIdx.y * p.heads + head) * p.tiles * stride;
-    for (int chunk = threadIdx.x; chunk < count; chunk += 256) {
-        int first = chunk * CHUNK_TILES, end = min(tiles, first + CHUNK_TILES);
-        float m = part[(u64)first * stride + dim], l = part[(u64)first * stride + dim + 1];
-        for (int tile = first + 1; tile < end; tile++) {
-            float tm = part[(u64)tile * stride + dim], tl = part[(u64)tile * stride + dim + 1];
-            float next = fmaxf(m, tm);
-            float f1 = exp_f32(__fsub_rn(m, next)), f2 = exp_f32(__fsub_rn(tm, next));
-            factors[tile] = make_float2(f1, f2);
+    for (int chunk = threadIdx.x; chunk < count; chunk += blockDim.x) {
+        int first = chunk * CHUNK_TILES, here = min(tiles - first, CHUNK_TILES);
+        float ms[CHUNK_TILES], ls[CHUNK_TILES];
+#pragma unroll
+        for (int i = 0; i < CHUNK_TILES; i++) {
+            ms[i] = i < here ? part[(u64)(first + i) * stride + dim] : 0.0f;
+            ls[i] = i < here ? part[(u64)(first + i) * stride + dim + 1] : 0.0f;
+        }
+        float m = ms[0], l = ls[0];
+#pragma unroll
+        for (int i = 1; i < CHUNK_TILES; i++) {
+            if (i >= here) break;
+            float next = fmaxf(m, ms[i]);
+            float f1 = exp_f32(__fsub_rn(m, next)), f2 = exp_f32(__fsub_rn(ms[i], next));
+            factors[first + i] = make_float2(f1, f2);
             m = next;
-            l = __fmaf_rn(l, f1, __fmul_rn(tl, f2));
+            l = __fmaf_rn(l, f1, __fmul_rn(ls[i], f2));
         }
         chunks[chunk] = make_float2(m, l);
     }
@@ -136,25 +148,34 @@ extern "C" __global__ void __launch_bounds__(256) merge_tiles(const Tiles p) {
         }
         all = __fdiv_rn(1.0f, l);
     }
-    __syncthreads();
-    for (int d = threadIdx.x; d < dim; d += 256) {
-        float total = 0.0f;
-        for (int chunk = 0; chunk < count; chunk++) {
-            int first = chunk * CHUNK_TILES, end = min(tiles, first + CHUNK_TILES);
+    int d = threadIdx.x % DIM_MAX, which = threadIdx.x / DIM_MAX;
+    float total = 0.0f;
+    for (int from = 0; from < count; from += AT_ONCE) {
+        __syncthreads();
+        int chunk = from + which, first = chunk * CHUNK_TILES;
+        if (chunk < count && d < dim) {
+            int here = min(tiles - first, CHUNK_TILES);
             float x[CHUNK_TILES];
 #pragma unroll
             for (int i = 0; i < CHUNK_TILES; i++)
-                x[i] = first + i < end ? part[(u64)(first + i) * stride + d] : 0.0f;
+                x[i] = i < here ? part[(u64)(first + i) * stride + d] : 0.0f;
             float o = x[0];
 #pragma unroll
             for (int i = 1; i < CHUNK_TILES; i++) {
-                if (first + i >= end) break;
+                if (i >= here) break;
                 float2 f = factors[first + i];
                 o = __fmaf_rn(o, f.x, __fmul_rn(x[i], f.y));
             }
-            float2 f = chunks[chunk];
-            total = chunk == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y));
+            sums[which][d] = o;
         }
-        p.out[((u64)row * p.heads + head) * dim + d] = flushed(__fmul_rn(total, all));
+        __syncthreads();
+        if (which > 0) continue;
+        for (int i = 0; i < AT_ONCE && from + i < count; i++) {
+            float2 f = chunks[from + i];
+            float o = sums[i][d];
+            total = from + i == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y));
+        }
     }
+    if (which == 0 && d < dim)
+        p.out[((u64)row * p.heads + head) * dim + d] = flushed(__fmul_rn(total, all));
 }

@@ -335,7 +335,7 @@ fn alone(
     if by_tiles {
         let groups = kv.heads.kv * (query / kv.heads.kv).div_ceil(GROUP_HEADS);
         device.launch("attend_tile", [tiles as u32, groups as u32, rows], 256, &params);
-        device.launch("merge_tiles", [heads, rows, 1], 256, &params);
+        device.launch("merge_tiles", [heads, rows, 1], 1024, &params);
         return Ok(());
     }
     let threads = dim.next_multiple_of(32).max(TILE_KEYS) as u32;

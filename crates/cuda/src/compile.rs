@@ -287,8 +287,8 @@ pub const DEFECTS: [Defect; 21] = [
     defect(
         "chunks joined as tiles",
         "tiles",
-        "chunk == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y))",
-        "chunk == 0 ? o : __fadd_rn(__fmul_rn(total, f.x), __fmul_rn(o, f.y))",
+        "from + i == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y))",
+        "from + i == 0 ? o : __fadd_rn(__fmul_rn(total, f.x), __fmul_rn(o, f.y))",
     ),
     defect(
         "a dropped slice",
