@@ -307,6 +307,9 @@ impl Model {
         let config = self.config(rank)?;
         let load = || Stage::open(backend, &self.checkpoint, config);
         let mut stage = loading::watch(rank, all, read, load)?;
+        if self.settings.drafters.mtp && rank.0 == 0 {
+            stage.add_draft_head(&self.checkpoint)?;
+        }
         stage.set_keep_bytes_max(self.keep_bytes_max);
         #[cfg(test)]
         if let Some((_, fault)) = self.settings.fault.filter(|(at, _)| *at == rank) {

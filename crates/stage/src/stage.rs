@@ -9,9 +9,10 @@ use backend::{Backend, RowAt, RowMap, Walk};
 use weights::Checkpoint;
 use wire::plan::Plan;
 
+use crate::guess::Guessing;
 use crate::model::{self, Need, Part, Piece, Program, Record, Replay, Sizes};
 use crate::slots::{Effects, KeepEffect, Settled, Slots, Span, WINDOW_ROWS_MAX};
-use crate::{Engine, Fault, Input, Shapes, SlotState, StageError};
+use crate::{Chain, Engine, Fault, Input, Pick, Shapes, SlotState, StageError};
 
 /// Most rows that pass through the layers at once; a larger round runs in pieces. Bounds the row
 /// buffers, never bits.
@@ -105,6 +106,15 @@ impl<B: Backend> Stage<B> {
             #[cfg(any(test, feature = "faults"))]
             plant: crate::fault::Plant::default(),
         })
+    }
+
+    /// Loads the model's draft head too, where it has one; whether it has. Before it is prepared.
+    ///
+    /// # Errors
+    /// A tensor that can't be read, or that the device refuses.
+    pub fn add_draft_head(&mut self, checkpoint: &Checkpoint) -> Result<bool, StageError> {
+        assert!(self.sizes.is_none(), "a draft head comes before the shapes");
+        self.program.add_draft_head(checkpoint)
     }
 
     /// The device.
@@ -299,6 +309,22 @@ impl<B: Backend> Engine for Stage<B> {
         Ok(())
     }
 
+    fn drafts(&self) -> bool {
+        self.program.drafts()
+    }
+
+    fn draft(
+        &mut self,
+        chains: &[Chain<'_>],
+        rows: &[f32],
+        pick: Pick<'_>,
+    ) -> Result<Vec<Vec<u32>>, StageError> {
+        let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a draft" })?;
+        let (hidden, vocab) = (self.hidden, self.vocab);
+        let (program, slots) = (&mut *self.program, &self.slots);
+        Ok(Guessing { program, slots, sizes, hidden, vocab }.run(chains, rows, pick))
+    }
+
     fn skip(&mut self, id: StreamId) {
         self.slots.skip(id);
     }
@@ -326,6 +352,15 @@ pub fn need_bytes(
 ) -> Result<Need, StageError> {
     check_range(checkpoint.config().layers(), &config.range)?;
     model::need(checkpoint, &config.part(None), sizes(shapes)?)
+}
+
+/// Bytes that a draft head adds to the range with the ends.
+pub fn draft_need_bytes(
+    checkpoint: &Checkpoint,
+    config: &StageConfig,
+    shapes: &Shapes,
+) -> Result<u64, StageError> {
+    model::draft_need(checkpoint, &config.part(None), sizes(shapes)?)
 }
 
 fn check_range(layers: u32, range: &Range<u32>) -> Result<(), StageError> {

@@ -50,10 +50,20 @@ impl<B: Backend> Ends<B> {
         residual: &mut Residual<B>,
         to: &mut [f32],
     ) {
+        self.norm(backend, eps, rows, &residual.x, &mut residual.n);
+        self.project(backend, rows, &residual.n, to);
+    }
+
+    /// The final norm.
+    pub(super) fn norm(&self, backend: &B, eps: f32, rows: usize, x: &B::Rows, n: &mut B::Rows) {
+        backend.rms_norm(x, &self.norm, eps, rows, n);
+    }
+
+    /// Logits of normed rows.
+    pub(super) fn project(&mut self, backend: &B, rows: usize, n: &B::Rows, to: &mut [f32]) {
         let logits = self.logits.as_mut().expect("allocate comes first");
         let head = self.head.as_ref().unwrap_or(&self.embeddings);
-        backend.rms_norm(&residual.x, &self.norm, eps, rows, &mut residual.n);
-        backend.project(&residual.n, rows, &[head], &mut [&mut *logits]);
+        backend.project(n, rows, &[head], &mut [&mut *logits]);
         backend.download(logits, 0, to);
     }
 }

@@ -13,6 +13,7 @@ use backend::{Backend, BackendError, RowMap, Walk};
 use weights::{Checkpoint, Config};
 
 use crate::StageError;
+pub use mtp::Past;
 use shape::Shape;
 use trunk::Trunk;
 
@@ -22,6 +23,7 @@ mod keeps;
 mod llama;
 mod loader;
 mod mlp;
+mod mtp;
 mod qwen3_5;
 mod recurrent;
 mod shape;
@@ -125,6 +127,16 @@ pub trait Program: Send {
     fn layer(&mut self, layer: u32);
     /// Final norm and head of `rows`: `rows * vocab` logits. Needs the ends.
     fn head(&mut self, rows: &[f32], logits: &mut [f32]);
+    /// Loads the draft head, where the model has one and this part the ends; whether it has. Comes
+    /// before `allocate`.
+    fn add_draft_head(&mut self, checkpoint: &Checkpoint) -> Result<bool, StageError>;
+    /// Whether a draft head is loaded.
+    fn drafts(&self) -> bool;
+    /// The draft head's output of rows before which `past` lies, at most `rows_max`; `ids` are the
+    /// tokens after them. It keeps their keys.
+    fn draft(&mut self, past: Past<'_>, ids: &[u32], map: &RowMap) -> Vec<f32>;
+    /// Logits of rows of [`Program::draft`], at most `head_rows_max`.
+    fn draft_head(&mut self, rows: &[f32], logits: &mut [f32]);
     /// Takes recurrent states to the position after kept rows, in every layer.
     fn replay(&mut self, replays: &[Replay]);
     /// Copies a page of every cache.
@@ -165,6 +177,17 @@ pub fn need(checkpoint: &Checkpoint, part: &Part, sizes: Sizes) -> Result<Need, 
         state_bytes: shape.state_bytes(part, sizes),
         buffers_bytes: shape.buffers_bytes(part, sizes),
     })
+}
+
+/// Bytes that a draft head adds to the part with the ends; 0 where the model has none.
+pub fn draft_need(checkpoint: &Checkpoint, part: &Part, sizes: Sizes) -> Result<u64, StageError> {
+    let shape = shape(checkpoint.config())?;
+    if !checkpoint.config().mtp() {
+        return Ok(0);
+    }
+    let layers = checkpoint.config().layers();
+    let weights = checkpoint.bytes_of(layers..layers + 1, false);
+    Ok(weights + shape.draft_bytes(part, sizes))
 }
 
 fn shape(config: &Config) -> Result<Shape, StageError> {

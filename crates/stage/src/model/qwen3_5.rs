@@ -44,3 +44,15 @@ pub(super) fn block<B: Backend>(
         mlp: Mlp::load(loader, layer, "post_attention_norm")?,
     })
 }
+
+/// Loads the draft head's block.
+pub(super) fn attention_block<B: Backend>(
+    loader: &mut Loader<'_, B>,
+    shape: &Shape,
+    layer: u32,
+) -> Result<Block<B>, StageError> {
+    Ok(Block {
+        mixer: trunk::Mixer::Attention(Attention::load(loader, shape, layer)?),
+        mlp: Mlp::load(loader, layer, "post_attention_norm")?,
+    })
+}

@@ -51,6 +51,12 @@ impl Shape {
         (keys * 2 * self.kv_width() * part.kv.bytes()) as u64
     }
 
+    /// Bytes of the keys and the rows of a draft head.
+    pub(super) fn draft_bytes(&self, part: &Part, sizes: Sizes) -> u64 {
+        let keys = (sizes.pages + sizes.slots) * TILE_KEYS;
+        (keys * 2 * self.kv_width() * part.kv.bytes() + 8 * sizes.rows_max * self.hidden) as u64
+    }
+
     /// Bytes of the recurrent states of a part, and of the rows kept beside them.
     pub(super) fn state_bytes(&self, part: &Part, sizes: Sizes) -> u64 {
         let Some(gdn) = self.gdn else { return 0 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arith::attention::KvDtype;
 use arith::gdn::HeadOrder;
-use backend::{Backend, BackendError, RopeRows};
+use backend::{Backend, BackendError, RopeRows, RowMap};
 use weights::Checkpoint;
 use weights::config::Mixer as Kind;
 
@@ -13,6 +13,7 @@ use super::ends::Ends;
 use super::keeps::Keeps;
 use super::loader::Loader;
 use super::mlp::{Mlp, MlpRows};
+use super::mtp::{self, Mtp};
 use super::recurrent::{Memory, Recurrent, RecurrentRows};
 use super::shape::Shape;
 use super::{Part, Piece, Program, Replay, Sizes};
@@ -20,12 +21,13 @@ use crate::{Fault, StageError};
 
 /// A range of layers on a device.
 pub(super) struct Trunk<B: Backend> {
-    backend: Arc<B>,
-    shape: Shape,
+    pub(super) backend: Arc<B>,
+    pub(super) shape: Shape,
     part: Part,
     blocks: Vec<Block<B>>,
-    ends: Option<Ends<B>>,
-    work: Option<Work<B>>,
+    pub(super) ends: Option<Ends<B>>,
+    pub(super) mtp: Option<Mtp<B>>,
+    pub(super) work: Option<Work<B>>,
     piece: Piece,
     rope: RopeRows,
 }
@@ -53,15 +55,15 @@ pub(super) struct Residual<B: Backend> {
 }
 
 /// What is allocated for the agreed sizes.
-struct Work<B: Backend> {
+pub(super) struct Work<B: Backend> {
     sizes: Sizes,
     /// One a layer.
     pasts: Vec<Past<B>>,
     keeps: Keeps<B>,
-    residual: Residual<B>,
-    attention: Option<AttentionRows<B>>,
+    pub(super) residual: Residual<B>,
+    pub(super) attention: Option<AttentionRows<B>>,
     recurrent: Option<RecurrentRows<B>>,
-    mlp: MlpRows<B>,
+    pub(super) mlp: MlpRows<B>,
 }
 
 /// What a layer remembers of its streams.
@@ -122,6 +124,7 @@ impl<B: Backend> Trunk<B> {
             blocks: blocks.collect::<Result<_, _>>()?,
             part: part.clone(),
             ends,
+            mtp: None,
             work: None,
             piece: Piece::default(),
             rope: RopeRows::default(),
@@ -134,7 +137,7 @@ impl<B: Backend> Trunk<B> {
         let (backend, shape, part) = (&*self.backend, &self.shape, &self.part);
         let past = |block: &Block<B>| Past::new(backend, shape, part.kv, sizes, &block.mixer);
         let rows = || backend.rows(sizes.rows_max, shape.hidden);
-        let attention = shape.count(part, Kind::Attention) > 0;
+        let attention = shape.count(part, Kind::Attention) > 0 || self.mtp.is_some();
         let recurrent = shape.count(part, Kind::Recurrent) > 0;
         let rows_max = sizes.rows_max;
         Ok(Work {
@@ -161,8 +164,30 @@ impl<B: Backend> Program for Trunk<B> {
         if let Some(ends) = &mut self.ends {
             ends.allocate(&self.backend, sizes.head_rows_max, self.shape.vocab)?;
         }
+        if let Some(mtp) = &mut self.mtp {
+            mtp.allocate(&self.backend, &self.shape, &self.part, sizes)?;
+        }
         self.work = Some(self.work(sizes)?);
         Ok(())
+    }
+
+    fn add_draft_head(&mut self, checkpoint: &Checkpoint) -> Result<bool, StageError> {
+        if self.ends.is_some() && checkpoint.config().mtp() {
+            self.mtp = Some(Mtp::load(&*self.backend, checkpoint, &self.shape)?);
+        }
+        Ok(self.drafts())
+    }
+
+    fn drafts(&self) -> bool {
+        self.mtp.is_some()
+    }
+
+    fn draft(&mut self, past: mtp::Past<'_>, ids: &[u32], map: &RowMap) -> Vec<f32> {
+        self.run_draft(past, ids, map)
+    }
+
+    fn draft_head(&mut self, y: &[f32], logits: &mut [f32]) {
+        self.run_draft_head(y, logits);
     }
 
     fn embed(&mut self, ids: &[u32]) {
@@ -235,6 +260,9 @@ impl<B: Backend> Program for Trunk<B> {
             if let Past::Keys(kv) = past {
                 self.backend.copy_page(kv, from, to);
             }
+        }
+        if let Some(mtp) = &mut self.mtp {
+            mtp.copy_page(&self.backend, from, to);
         }
     }
 
