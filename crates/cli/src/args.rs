@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use arith::attention::KvDtype;
 use arith::base::Arith;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use sched::Drafters;
 use wire::hello::Encryption;
 
 use crate::device::{Device, Devices};
@@ -107,6 +108,31 @@ impl From<Kv> for KvDtype {
         match kv {
             Kv::F16 => Self::F16,
             Kv::F32 => Self::F32,
+        }
+    }
+}
+
+/// Who guesses tokens ahead.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Drafter {
+    /// Copies, and the draft head where the model has one (default).
+    #[default]
+    Auto,
+    /// Nobody.
+    None,
+    /// The model's own draft head.
+    Mtp,
+    /// Copies of the context.
+    Copy,
+}
+
+impl From<Drafter> for Drafters {
+    fn from(drafter: Drafter) -> Self {
+        match drafter {
+            Drafter::Auto => Self { copy: true, mtp: true, reach: None },
+            Drafter::None => Self::default(),
+            Drafter::Mtp => Self { mtp: true, ..Self::default() },
+            Drafter::Copy => Self { copy: true, ..Self::default() },
         }
     }
 }
@@ -213,6 +239,10 @@ pub struct Serve {
     /// Rounds in flight [default: one more than there are ranks; 1 for one rank].
     #[arg(long, value_name = "N")]
     pub depth: Option<u32>,
+    /// Who guesses tokens ahead, which moves no byte of a reply: copies of the context, the model's
+    /// own draft head, both where there are both, or nobody.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub drafter: Drafter,
     /// How long requests wait for a ring that broke before they fail; 0 fails them at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub continue_s: u32,

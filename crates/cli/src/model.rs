@@ -91,7 +91,7 @@ impl Default for Settings {
             continue_s: 0,
             queue: 64,
             prompt_cache_gib: Some(0.0),
-            drafters: Drafters { copy: true, mtp: true },
+            drafters: Drafters { copy: true, mtp: true, reach: None },
             loop_mode: false,
             #[cfg(test)]
             fault: None,
@@ -340,6 +340,9 @@ impl Model {
             );
             if self.settings.prompt_cache_gib.is_some() {
                 need = need.saturating_add(self.keep_bytes_max);
+            }
+            if self.settings.drafters.mtp && rank.0 == 0 {
+                need += stage::draft_need_bytes(&self.checkpoint, &config, &self.shapes)?;
             }
         }
         let Some(free) = free_bytes else {

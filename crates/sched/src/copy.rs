@@ -24,9 +24,10 @@ pub(crate) struct Copies {
     reach: Reach,
 }
 
-impl Default for Copies {
-    fn default() -> Self {
-        Self { index: Index::default(), reach: Reach::new(0.9, 0.0) }
+impl Copies {
+    /// Reaches as far as it wins time, or so far.
+    pub(crate) fn new(reach: Option<u32>) -> Self {
+        Self { index: Index::default(), reach: Reach::new(0.9, 0.0).fixed(reach) }
     }
 }
 
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn copies_are_proposed_once_a_round_has_its_price() {
-        let mut copies = Copies::default();
+        let mut copies = Copies::new(None);
         let tokens: Vec<u32> = (0..20).chain(0..9).collect();
         let mut prices = Prices::default();
         prices.round(1, 1000);

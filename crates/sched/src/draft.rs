@@ -97,12 +97,14 @@ pub struct Drafters {
     pub copy: bool,
     /// Chains of the model's own draft head.
     pub mtp: bool,
+    /// So many drafts a window whatever they cost, for checks; `None` for what wins time.
+    pub reach: Option<u32>,
 }
 
 impl Drafting for Drafters {
     fn open(&self) -> Vec<Box<dyn Drafter>> {
-        let copy = self.copy.then(|| Box::<Copies>::default() as Box<dyn Drafter>);
-        let mtp = self.mtp.then(|| Box::<Mtp>::default() as Box<dyn Drafter>);
+        let copy = self.copy.then(|| Box::new(Copies::new(self.reach)) as Box<dyn Drafter>);
+        let mtp = self.mtp.then(|| Box::new(Mtp::new(self.reach)) as Box<dyn Drafter>);
         copy.into_iter().chain(mtp).collect()
     }
 }

@@ -19,9 +19,10 @@ pub(crate) struct Mtp {
     is_off: bool,
 }
 
-impl Default for Mtp {
-    fn default() -> Self {
-        Self { reach: Reach::new(0.85, 0.05), is_off: false }
+impl Mtp {
+    /// Reaches as far as it wins time, or so far.
+    pub(crate) fn new(reach: Option<u32>) -> Self {
+        Self { reach: Reach::new(0.85, 0.05).fixed(reach), is_off: false }
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct Reach {
     hoped: [f64; CHANCES],
     chances: [f64; CHANCES],
     windows: u32,
+    fixed: Option<u32>,
     /// Windows in a row that were better left alone.
     pub idle: u32,
 }
@@ -34,7 +35,12 @@ impl Reach {
     /// Hopes that the first draft is right with chance `first`, each later one less by `less`.
     pub fn new(first: f64, less: f64) -> Self {
         let hoped = std::array::from_fn(|i| first - less * i as f64);
-        Self { hoped, chances: hoped, windows: 0, idle: 0 }
+        Self { hoped, chances: hoped, windows: 0, fixed: None, idle: 0 }
+    }
+
+    /// Always the same, where it is said.
+    pub fn fixed(self, fixed: Option<u32>) -> Self {
+        Self { fixed, ..self }
     }
 
     /// So many drafts were computed and the first `accepted` were right.
@@ -50,6 +56,9 @@ impl Reach {
     /// Drafts for the next window, `most` at most; each costs `step_ns` to guess.
     pub fn choose(&mut self, outlook: &Outlook<'_>, most: u32, step_ns: f64) -> u32 {
         let most = most.min(outlook.most);
+        if let Some(fixed) = self.fixed {
+            return fixed.min(most);
+        }
         let plain = outlook.prices.round_ns(outlook.beside + 1);
         self.windows = self.windows.wrapping_add(1);
         if plain <= 0.0 {

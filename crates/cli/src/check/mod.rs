@@ -1,8 +1,12 @@
 //! `baton check`: the same bytes in every cell, or the first cell that differs.
 
+#[cfg(test)]
+mod acceptance;
 mod axes;
 mod load;
 mod proof;
+#[cfg(test)]
+mod matrix;
 #[cfg(test)]
 mod tests;
 

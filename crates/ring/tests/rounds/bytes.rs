@@ -33,7 +33,7 @@ fn drafts_of_the_draft_head_move_no_byte() {
     plain.stop();
     let mut drafted = 0;
     for (layout, depth) in [("0:8", 1), ("0:4,4:8", 1), ("0:3,3:5,5:8", 4)] {
-        let drafters = Drafters { copy: true, mtp: true };
+        let drafters = Drafters { copy: true, mtp: true, reach: None };
         let ring =
             Ring::ready(layout, 7, &Twist { drafters, depth: Some(depth), ..Twist::default() });
         assert_eq!(ring.ask(asks()), alone, "{layout}, depth {depth}");

@@ -1,0 +1,156 @@
+//! Drafts over rings: whoever guesses, whatever the ring, the same bytes.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use sched::sample::Sampling;
+use sched::{Drafters, Event, Request};
+use sha2::{Digest, Sha256};
+use text::Text;
+use weights::Checkpoint;
+
+use super::acceptance::{prompts, tiny};
+use crate::cell::Cell;
+use crate::model::Settings;
+use crate::source::hex;
+
+/// Drafts a window: some of them are wrong, so windows roll back.
+const REACH: u32 = 4;
+/// Who guesses.
+const DRAFTERS: [(&str, bool, bool); 4] =
+    [("off", false, false), ("copy", true, false), ("mtp", false, true), ("both", true, true)];
+/// How the requests of a column are drawn.
+const COLUMNS: [&str; 2] = ["greedy", "sampled"];
+/// One run after another in one ring: no kept state yet, started from one, and from one again.
+const LIVES: [&str; 3] = ["fresh", "resumed", "cached twice"];
+
+/// What one run came to.
+struct Run {
+    hash: [u8; 32],
+    drafted: u32,
+    accepted: u32,
+    cached: u32,
+}
+
+/// A story, a text to copy, and a long conversation whose last turn repeats some of it.
+fn requests(text: &Text, column: &str) -> Vec<Request> {
+    let (stories, copies) = (prompts(text, "stories"), prompts(text, "copy"));
+    let long: Vec<u32> = copies.iter().skip(2).take(6).flatten().copied().collect();
+    let sampling = match column {
+        "greedy" => Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
+        _ => Sampling { temperature: 1.0, top_k: 20, top_p: 0.95, min_p: 0.0, seed: 7 },
+    };
+    let request = |prompt: &Vec<u32>| Request {
+        prompt: prompt.clone(),
+        max_tokens: 40,
+        stop_tokens: Vec::new(),
+        sampling,
+        hash_logits: true,
+        ..Request::default()
+    };
+    [&stories[0], &copies[0], &long, &stories[1]].map(request).to_vec()
+}
+
+/// Runs the requests, `streams` at a time.
+async fn run(cell: &Cell, requests: &[Request], streams: usize) -> Result<Run> {
+    let mut run = Run { hash: [0; 32], drafted: 0, accepted: 0, cached: 0 };
+    let mut hash = Sha256::new();
+    for group in requests.chunks(streams) {
+        let mut replies = Vec::new();
+        for request in group {
+            replies.push(cell.handle().submit(request.clone()).await?);
+        }
+        for mut reply in replies {
+            while let Some(event) = reply.next().await {
+                match event {
+                    Event::Token { id, .. } => hash.update(id.to_le_bytes()),
+                    Event::Done { logits_sha256, drafted, accepted, cached, .. } => {
+                        hash.update(logits_sha256.unwrap());
+                        run.drafted += drafted;
+                        run.accepted += accepted;
+                        run.cached += cached;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+    run.hash = hash.finalize().into();
+    Ok(run)
+}
+
+/// Runs all cells of `worlds`, `depths` and `streams`; the verdict.
+fn matrix(worlds: &[u32], depths: &[u32], streams: &[usize]) -> Result<String> {
+    let checkpoint = Checkpoint::open(&tiny())?;
+    let text = Text::from_checkpoint(&checkpoint)?;
+    let columns = COLUMNS.map(|column| requests(&text, column));
+    let mut first: [Option<([u8; 32], String)>; COLUMNS.len()] = [const { None }; COLUMNS.len()];
+    let (mut cells, mut drafted, mut accepted) = (0, 0, 0);
+    for (name, copy, mtp) in DRAFTERS {
+        for (&world, &depth, &streams) in product(worlds, depths, streams) {
+            let settings = Settings {
+                world,
+                depth: Some(depth),
+                streams: 4,
+                chunk: 96,
+                context: Some(1024),
+                drafters: Drafters { copy, mtp, reach: Some(REACH) },
+                prompt_cache_gib: None,
+                ..Settings::default()
+            };
+            let since = Instant::now();
+            let cell = Cell::start(&tiny(), settings, 1)?;
+            let at = format!("drafts {name}, world {world}, depth {depth}, streams {streams}");
+            let mut counts = (0, 0);
+            for (column, requests) in columns.iter().enumerate() {
+                for (life, lives) in LIVES.iter().enumerate() {
+                    let at = format!("{}, {at}, {lives}", COLUMNS[column]);
+                    let run = cell.run(run(&cell, requests, streams))?;
+                    let (hash, from) = first[column].get_or_insert((run.hash, at.clone()));
+                    ensure!(
+                        *hash == run.hash,
+                        "first difference: {} and {}\n  in   {at}\n  from {from}",
+                        &hex(&run.hash)[..12],
+                        &hex(hash)[..12]
+                    );
+                    ensure!(column + life == 0 || run.cached > 0, "nothing was cached: {at}");
+                    counts = (counts.0 + run.drafted, counts.1 + run.accepted);
+                    cells += 1;
+                }
+            }
+            cell.stop()?;
+            let is_sound = (copy || mtp) == (counts.0 > 0) && counts.1 <= counts.0;
+            ensure!(is_sound, "{} drafted and {} accepted: {at}", counts.0, counts.1);
+            (drafted, accepted) = (drafted + counts.0, accepted + counts.1);
+            let (ms, (all, right)) = (since.elapsed().as_millis(), counts);
+            println!("{at}: {all} drafted, {right} accepted, {ms} ms");
+        }
+    }
+    for (column, first) in COLUMNS.iter().zip(&first) {
+        let hash = first.as_ref().map(|(hash, _)| hex(hash)).unwrap_or_default();
+        println!("{column}: {hash}");
+    }
+    ensure!(accepted > drafted / 4 && accepted < drafted, "{accepted} of {drafted} accepted");
+    Ok(format!("matrix: {cells} cells, 1 hash a column"))
+}
+
+fn product<'a>(
+    worlds: &'a [u32],
+    depths: &'a [u32],
+    streams: &'a [usize],
+) -> impl Iterator<Item = (&'a u32, &'a u32, &'a usize)> {
+    let rings = worlds.iter().flat_map(move |world| depths.iter().map(move |depth| (world, depth)));
+    rings.flat_map(move |(world, depth)| streams.iter().map(move |n| (world, depth, n)))
+}
+
+#[test]
+fn drafts_move_no_byte() {
+    println!("{}", matrix(&[2], &[3], &[4]).unwrap());
+}
+
+#[test]
+#[ignore = "minutes; `cargo xtask matrix` runs it"]
+fn drafts_move_no_byte_in_any_ring() {
+    println!("{}", matrix(&[1, 2, 3], &[1, 3], &[1, 4]).unwrap());
+}
