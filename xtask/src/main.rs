@@ -5,6 +5,7 @@ mod clients;
 mod faults;
 mod fuzz;
 mod kernels;
+mod matrix;
 mod oracles;
 mod race;
 mod race_ring;
@@ -34,6 +35,7 @@ cargo xtask sim     [--seeds 10000] [--from 0] [--seed N] [--long] [--plant BUG]
                     rings on a made-up clock and network, a seed each; --seed N --trace shows one
 cargo xtask clients [--replies 2000] [--model baton-tiny]
                     PyPI's clients against rings of 1 and 3, and replies by JSON schemas
+cargo xtask matrix  [--speed] drafts over rings: one hash a column; or what they win and cost
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
 cargo xtask kernels [--short] [--keep FOLDER]
@@ -85,6 +87,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one, rest @ ..] if one == "faults" => faults::run(&mut steps, rest),
         [one, rest @ ..] if one == "sim" => sim::run(&mut steps, rest),
         [one, rest @ ..] if one == "clients" => clients::run(&mut steps, rest),
+        [one, rest @ ..] if one == "matrix" => matrix::run(&mut steps, rest),
         [one] if one == "oracles" => oracles::run(&mut steps),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "kernels" => kernels::run(&mut steps, rest),

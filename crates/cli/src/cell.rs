@@ -40,6 +40,19 @@ impl Cell {
     /// # Errors
     /// What keeps a rank from loading or the ring from becoming ready.
     pub fn start(path: &Path, settings: Settings, threads: usize) -> Result<Self> {
+        Self::start_over(path, settings, threads, |_| {})
+    }
+
+    /// As [`Cell::start`], with other ways between the ranks than straight ones.
+    ///
+    /// # Errors
+    /// As [`Cell::start`].
+    pub fn start_over(
+        path: &Path,
+        settings: Settings,
+        threads: usize,
+        detour: impl FnOnce(&mut [Place]),
+    ) -> Result<Self> {
         let model = Arc::new(Model::open(path, settings)?);
         let world = model.layout.world();
         let (mut cell, driver) = Self::empty()?;
@@ -47,7 +60,8 @@ impl Cell {
             cell.lead(&model, threads, Alone, driver)?;
         } else {
             let key = Key::from_bytes(&*ring::key::generate_secret()?)?;
-            let places = local_places(world, &key, Encryption::On)?;
+            let mut places = local_places(world, &key, Encryption::On)?;
+            detour(&mut places);
             for place in &places {
                 cell.transports.push(place.transport(&model)?);
             }

@@ -156,7 +156,7 @@ impl Setting {
             shapes,
             depth: rng.count(1, 4),
             queue_max: rng.pick(&[0, 2, 16]),
-            drafters: Drafters { copy: rng.chance(50), mtp: rng.chance(50) },
+            drafters: Drafters { copy: rng.chance(50), mtp: rng.chance(50), reach: None },
             caching: caching(rng),
             keeps_max: (0..world).map(|_| rng.pick(&[usize::MAX, usize::MAX, 2, 0])).collect(),
             patience: rng.pick(&[0, 3 * S, 30 * S, 300 * S]),

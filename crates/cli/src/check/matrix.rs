@@ -4,9 +4,11 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use arith::base::Rank;
 use sched::sample::Sampling;
 use sched::{Drafters, Event, Request};
 use sha2::{Digest, Sha256};
+use stage::Fault;
 use text::Text;
 use weights::Checkpoint;
 
@@ -36,14 +38,14 @@ struct Run {
 /// A story, a text to copy, and a long conversation whose last turn repeats some of it.
 fn requests(text: &Text, column: &str) -> Vec<Request> {
     let (stories, copies) = (prompts(text, "stories"), prompts(text, "copy"));
-    let long: Vec<u32> = copies.iter().skip(2).take(6).flatten().copied().collect();
+    let long: Vec<u32> = copies.iter().skip(2).take(4).flatten().copied().collect();
     let sampling = match column {
         "greedy" => Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 },
         _ => Sampling { temperature: 1.0, top_k: 20, top_p: 0.95, min_p: 0.0, seed: 7 },
     };
     let request = |prompt: &Vec<u32>| Request {
         prompt: prompt.clone(),
-        max_tokens: 40,
+        max_tokens: 24,
         stop_tokens: Vec::new(),
         sampling,
         hash_logits: true,
@@ -80,8 +82,13 @@ async fn run(cell: &Cell, requests: &[Request], streams: usize) -> Result<Run> {
     Ok(run)
 }
 
-/// Runs all cells of `worlds`, `depths` and `streams`; the verdict.
-fn matrix(worlds: &[u32], depths: &[u32], streams: &[usize]) -> Result<String> {
+/// Runs all cells of `worlds`, `depths` and `streams`, with a defect in some rank; the verdict.
+fn matrix(
+    worlds: &[u32],
+    depths: &[u32],
+    streams: &[usize],
+    fault: Option<(Rank, Fault)>,
+) -> Result<String> {
     let checkpoint = Checkpoint::open(&tiny())?;
     let text = Text::from_checkpoint(&checkpoint)?;
     let columns = COLUMNS.map(|column| requests(&text, column));
@@ -97,6 +104,7 @@ fn matrix(worlds: &[u32], depths: &[u32], streams: &[usize]) -> Result<String> {
                 context: Some(1024),
                 drafters: Drafters { copy, mtp, reach: Some(REACH) },
                 prompt_cache_gib: None,
+                fault,
                 ..Settings::default()
             };
             let since = Instant::now();
@@ -146,11 +154,19 @@ fn product<'a>(
 
 #[test]
 fn drafts_move_no_byte() {
-    println!("{}", matrix(&[2], &[3], &[4]).unwrap());
+    println!("{}", matrix(&[2], &[3], &[4], None).unwrap());
+}
+
+#[test]
+fn a_state_kept_from_a_rejected_row_is_the_first_difference() {
+    let fault = Some((Rank(1), Fault::StateStays));
+    let error = matrix(&[2], &[1], &[4], fault).unwrap_err().to_string();
+    println!("{error}");
+    assert!(error.starts_with("first difference: ") && error.contains("drafts "), "{error}");
 }
 
 #[test]
 #[ignore = "minutes; `cargo xtask matrix` runs it"]
 fn drafts_move_no_byte_in_any_ring() {
-    println!("{}", matrix(&[1, 2, 3], &[1, 3], &[1, 4]).unwrap());
+    println!("{}", matrix(&[1, 2, 3], &[1, 3], &[1, 4], None).unwrap());
 }

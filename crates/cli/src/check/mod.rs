@@ -8,6 +8,12 @@ mod proof;
 #[cfg(test)]
 mod matrix;
 #[cfg(test)]
+#[path = "../../tests/it/proxy.rs"]
+#[allow(dead_code, clippy::unwrap_used, reason = "shared with the tests over processes")]
+mod proxy;
+#[cfg(test)]
+mod speed;
+#[cfg(test)]
 mod tests;
 
 use std::path::Path;
