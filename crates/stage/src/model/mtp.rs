@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Its keys lie in pages of the same numbers as the trunk's, so they follow their stream, its keeps
-//! and its resumes. A guess may write past its stream's last page: each slot has one page more here.
+//! and its resumes. A guess may write past its stream's last page: each slot has one more here.
 
 use backend::{Backend, BackendError, RopeRows, RowMap};
 use weights::Checkpoint;
