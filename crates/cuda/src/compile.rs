@@ -124,7 +124,7 @@ pub const UNITS: [Unit; 10] = [
         parts: &[PRELUDE, LAYOUT, PRODUCTS, include_str!("../kernels/gemm.cu")],
         kernels: &["gemm_nibbles_bf16_64", "gemm_nibbles_f16_32", "gemm_nibbles_k_32"],
         shared: &[105_984, 113_664, 107_520],
-        hot: &["gemm_nibbles_f16_32"],
+        hot: &[],
     },
 ];
 

@@ -148,8 +148,22 @@ impl Compiler {
             Some(path) => vec![path.to_owned()],
             None => usual.map(str::to_owned).to_vec(),
         };
+        path.into_iter().for_each(open_builtins);
         let library = open_first(&names).map_err(|reason| CudaError::NoCompiler { reason })?;
         Self::load(library).map_err(|symbol| CudaError::OldLibrary { what: "compiler", symbol })
+    }
+}
+
+/// Opens the part of the compiler that it looks for by name alone, where it lies beside a library
+/// that was named. What it lacks then, it says itself.
+fn open_builtins(path: &str) {
+    let folder = std::path::Path::new(path).parent();
+    let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
+    for entry in entries.into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with("libnvrtc-builtins.so.") {
+            let _ = open_first(&[entry.path().to_string_lossy().into_owned()]);
+        }
     }
 }
 
