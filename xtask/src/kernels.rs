@@ -115,7 +115,9 @@ fn report(found: &[(&Unit, &str, Vec<Use>)], version: &str) -> Result<()> {
             most.registers,
             most.kernel,
         );
-        let hot = uses.iter().filter(|kernel| unit.hot.contains(&kernel.kernel.as_str()));
+        let hot = uses.iter().filter(|kernel| {
+            unit.hot.contains(&kernel.kernel.as_str()) && runs(unit, &kernel.kernel, arch)
+        });
         refused.extend(hot.filter(|kernel| kernel.spilt_bytes > 0).map(|kernel| {
             format!("{} for {arch} spills {} bytes", kernel.kernel, kernel.spilt_bytes)
         }));
@@ -124,6 +126,18 @@ fn report(found: &[(&Unit, &str, Vec<Use>)], version: &str) -> Result<()> {
     println!("kernels: {kernels} compiled by nvrtc {version}, {} hot ones spill", refused.len());
     ensure!(refused.is_empty(), "hot kernels spill: {}", refused.join("; "));
     Ok(())
+}
+
+/// Whether an architecture has the shared memory that a kernel is launched with; where it has not,
+/// another kernel does its work.
+fn runs(unit: &Unit, kernel: &str, arch: &str) -> bool {
+    let most = match arch {
+        "sm_80" => 163 << 10,
+        "sm_86" | "sm_89" | "sm_120" | "sm_121" => 99 << 10,
+        _ => 227 << 10,
+    };
+    let index = unit.kernels.iter().position(|name| *name == kernel);
+    index.and_then(|index| unit.shared.get(index)).is_none_or(|shared| *shared <= most)
 }
 
 /// Reads an assembler's log.
@@ -183,6 +197,13 @@ ptxas info    : Used 7 registers, used 0 barriers";
         let [a, b] = &uses(log)[..] else { panic!("two kernels") };
         assert_eq!((a.kernel.as_str(), a.registers, a.spilt_bytes), ("a_1", 80, 12));
         assert_eq!((b.kernel.as_str(), b.registers, b.spilt_bytes), ("b", 7, 0));
+    }
+
+    #[test]
+    fn a_kernel_runs_where_its_shared_memory_fits() {
+        let unit = UNITS.iter().find(|unit| unit.name == "prompt").expect("a unit");
+        assert!(runs(unit, "attend_rows_256", "sm_90") && !runs(unit, "attend_rows_256", "sm_80"));
+        assert!(runs(unit, "attend_rows_64", "sm_86") && !runs(unit, "attend_rows_128", "sm_120"));
     }
 
     #[test]
