@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+from typing import Literal
 
 from anthropic import Anthropic
 from openai import OpenAI
@@ -20,7 +21,7 @@ said = []
 
 class Sea(BaseModel):
     deep: bool
-    rank: int
+    kind: Literal["salt", "fresh"]  # A tiny model writes integers without end.
 
 
 def chat(**more):
