@@ -4,9 +4,9 @@
 mod acceptance;
 mod axes;
 mod load;
-mod proof;
 #[cfg(test)]
 mod matrix;
+mod proof;
 #[cfg(test)]
 #[path = "../../tests/it/proxy.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "shared with the tests over processes")]

@@ -23,6 +23,9 @@ struct Desk {
     cached: Vec<(u64, u32)>,
 }
 
+/// What was done at which positions.
+type At<T> = Vec<(T, u32)>;
+
 impl Desk {
     fn new(limits: Limits, caching: Caching) -> Self {
         let mut sched = Scheduler::new(limits);
@@ -47,7 +50,7 @@ impl Desk {
     }
 
     /// Runs all that was asked for; the keeps of its plans, and what opened streams.
-    fn run(&mut self, holds: bool) -> (Vec<(KeepOp, u32)>, Vec<(Op, u32)>) {
+    fn run(&mut self, holds: bool) -> (At<KeepOp>, At<Op>) {
         let (mut keeps, mut opened) = (Vec::new(), Vec::new());
         while let Some(round) = self.sched.next_round() {
             keeps.extend(round.plan.keeps.iter().map(|keep| (keep.op, keep.position)));
