@@ -108,7 +108,7 @@ pub fn run_part(backend: &impl Backend, level: Level, part: usize) -> Report {
 /// Parts of the suite: ops on rows, linear layers, attention, ops on heads, recurrent layers.
 pub const PARTS: usize = 5;
 /// The part of [`run_linears`].
-const LINEARS: usize = 1;
+pub const LINEARS: usize = 1;
 
 fn suite<B: Backend>(backend: &B, level: Level, stop: bool, parts: Range<usize>) -> Report {
     let mut checks = Checks { backend, level, stop, report: Report::default() };
