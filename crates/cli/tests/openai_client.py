@@ -70,7 +70,7 @@ def errors():
     ask = client.chat.completions.create
     bad = [dict(messages=[{"role": "user", "content": image}]),
            dict(messages=MESSAGES, temperature=3),
-           dict(messages=MESSAGES, tools=[{"type": "function", "function": {"name": "f"}}]),
+           dict(messages=MESSAGES, tools=[{"type": "function", "function": {}}]),
            dict(messages=[{"role": "user", "content": "x" * 100_000}])]
     said = [raises(openai.BadRequestError, lambda: ask(model=MODEL, **b)) for b in bad]
     raises(openai.NotFoundError, lambda: client.models.retrieve("other"))

@@ -2,7 +2,7 @@
 
 use ring::head::RingState;
 use ring::step::Asked;
-use sched::{Carried, DraftJob, Event, Failure, Refusal, Request, RequestId};
+use sched::{Carried, DraftJob, Event, Failure, Finish, Refusal, Request, RequestId};
 
 use crate::node::State;
 use crate::oracle::{Answer, answer};
@@ -158,8 +158,9 @@ impl World {
     /// What the owner of a request hears: its one reply, and one end.
     pub fn hears(&mut self, id: RequestId, event: Event) -> Result<(), Broken> {
         let at = self.client_of(id);
-        if self.gone.contains(&id) || !self.owners.contains(&id) {
-            return Err(Broken(format!("request {at} hears {event:?} after its end")));
+        let is_cancelled = matches!(event, Event::Done { finish: Finish::Cancelled, .. });
+        if !self.owners.contains(&id) || self.gone.contains(&id) != is_cancelled {
+            return Err(Broken(format!("request {at} hears {event:?} out of turn")));
         }
         let is_last = matches!(event, Event::Done { .. } | Event::Failed(_));
         if is_last {

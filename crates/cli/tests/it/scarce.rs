@@ -127,6 +127,8 @@ fn a_rank_without_memory_costs_its_replies_at_most() {
         println!("rank {rank} without memory: {whole} of 4 replies whole");
         assert_eq!(rig.server().get("/health").0, 200);
         rig.rank(rank).signal(libc::SIGKILL);
+        let down = wait_for(s(20), || (rig.ready().0 != 200).then_some(()));
+        assert!(down.is_some(), "{}", rig.logs());
         rig.start_rank(rank);
         let up = wait_for(s(20), || (rig.ready().0 == 200).then_some(()));
         assert!(up.is_some(), "{}", rig.logs());

@@ -172,10 +172,10 @@ fn what_is_not_served_is_a_400_by_name() {
     let hello = |name: &str, value: Value| json!({"messages": greeting.clone(), name: value});
     for (body, param) in [
         (image, "messages[0].content[1]"),
-        (hello("tools", json!([{"type": "function"}])), "tools"),
-        (hello("n", json!(2)), "n"),
-        (hello("logprobs", json!(true)), "logprobs"),
-        (hello("response_format", json!({"type": "json_object"})), "response_format"),
+        (hello("tools", json!([{"type": "function"}])), "tools[0].function"),
+        (hello("modalities", json!(["audio"])), "modalities"),
+        (hello("n", json!(0)), "n"),
+        (hello("response_format", json!({"type": "xml"})), "response_format.type"),
         (hello("temperature", json!(3)), "temperature"),
     ] {
         let (status, refused) = server.chat(&body);

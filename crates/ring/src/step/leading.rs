@@ -190,8 +190,9 @@ impl Leading {
                 Ok(vec![Action::Answer(id, verdict)])
             }
             (Phase::Rounds(rounds), Some(Asked::Cancel(id))) => {
-                let mut actions = vec![Action::Forget(id)];
-                actions.extend(rounds.turns.lead.cancel(id));
+                // An owner that still listens hears what its request took.
+                let mut actions = rounds.turns.lead.cancel(id);
+                actions.push(Action::Forget(id));
                 Ok(actions)
             }
             (Phase::Rounds(rounds), Some(Asked::Drain)) => {

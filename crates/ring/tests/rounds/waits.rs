@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use baton_ring::head::RingState;
-use sched::{Failure, Request};
+use sched::{Event, Failure, Finish, Request};
 
 use crate::ring::{Ended, Ring, Twist, end_of, request};
 
@@ -81,4 +81,27 @@ fn without_patience_a_broken_ring_fails_replies_at_once() {
     let found = ring.ask(requests().into_iter().take(2).collect());
     assert!(found.iter().all(Result::is_err), "{found:?}");
     ring.stop();
+}
+
+#[test]
+fn a_reply_that_is_taken_back_ends_with_what_it_took() {
+    let ring = Ring::ready("0:4,4:8", 7, &Twist::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let last = runtime.block_on(async {
+        let mut long = request(20, 5, 1.0);
+        long.max_tokens = 400;
+        let mut reply = ring.handle.submit(long).await.unwrap();
+        assert!(matches!(reply.next().await, Some(Event::Token { .. })));
+        reply.cancel();
+        loop {
+            match reply.next().await {
+                Some(Event::Token { .. }) => {}
+                last => break last,
+            }
+        }
+    });
+    ring.stop();
+    let cancelled =
+        matches!(&last, Some(Event::Done { finish: Finish::Cancelled, reply_tokens: 1.., .. }));
+    assert!(cancelled, "{last:?}");
 }
