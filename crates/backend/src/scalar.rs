@@ -395,7 +395,8 @@ impl Backend for Scalar {
 
     fn add(&self, x: &mut Rows, y: &Rows, rows: usize) {
         for i in 0..rows * x.width {
-            x.data[i] = self.flush(x.data[i] + y.data[i]);
+            let sum = x.data[i] + y.data[i];
+            x.data[i] = if self.has(Defect::UnflushedAdd) { sum } else { flush(sum) };
         }
     }
 }

@@ -50,8 +50,10 @@ pub enum Defect {
     SiluTail,
     /// silu through another exponential, more exact than ours.
     OtherExp,
-    /// Results of add and silu_mul are not flushed.
+    /// Results of gate and silu_mul are not flushed.
     UnflushedRows,
+    /// Sums of two rows are not flushed.
+    UnflushedAdd,
     /// Embeddings leave out the offset of their blocks.
     NoOffset,
     /// Codes of formats without offsets are not lessened by their zero point.
@@ -124,7 +126,7 @@ pub enum Defect {
 
 impl Defect {
     /// Every defect.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 58] = [
         Self::DroppedSlice,
         Self::SwappedTree,
         Self::UnfusedDot,
@@ -148,6 +150,7 @@ impl Defect {
         Self::SiluTail,
         Self::OtherExp,
         Self::UnflushedRows,
+        Self::UnflushedAdd,
         Self::NoOffset,
         Self::NoZeroPoint,
         Self::NoFifthBit,
