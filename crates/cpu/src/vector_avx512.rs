@@ -179,71 +179,53 @@ pub(crate) fn dot_pairs(mut acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
     acc
 }
 
-/// Adds the dots of two vectors of pairs with one pair of 16-bit integers to their sums. One block
-/// of instructions: left alone, the compiler loads many broadcasts ahead and spills the sums.
-///
-/// # Safety
-/// Four bytes at `x` must be readable.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) unsafe fn dot_pairs_twice(
-    mut first: __m512i,
-    mut second: __m512i,
-    w0: __m512i,
-    w1: __m512i,
-    x: *const i16,
-) -> (__m512i, __m512i) {
-    let q: __m512i;
-    // SAFETY: reads four bytes, and the CPU has VNNI.
-    unsafe {
-        std::arch::asm!(
-            "vpbroadcastd {q}, dword ptr [{x}]",
-            "vpdpwssd {first}, {w0}, {q}",
-            "vpdpwssd {second}, {w1}, {q}",
-            q = out(zmm_reg) q,
-            x = in(reg) x,
-            first = inout(zmm_reg) first,
-            second = inout(zmm_reg) second,
-            w0 = in(zmm_reg) w0,
-            w1 = in(zmm_reg) w1,
-            options(pure, readonly, nostack, preserves_flags)
-        );
-    }
-    let _: __m512i = q;
-    (first, second)
+/// A broadcast of four bytes at `x` and its dots with two vectors, added to their sums. One block of
+/// instructions: left alone, the compiler loads many broadcasts ahead and spills the sums.
+macro_rules! dot_twice {
+    ($(#[$doc:meta])* $name:ident, $dot:literal, $q:ty) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Four bytes at `x` must be readable.
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+        pub(crate) unsafe fn $name(
+            mut first: __m512i,
+            mut second: __m512i,
+            w0: __m512i,
+            w1: __m512i,
+            x: *const $q,
+        ) -> (__m512i, __m512i) {
+            let q: __m512i;
+            // SAFETY: reads four bytes, and the CPU has VNNI.
+            unsafe {
+                std::arch::asm!(
+                    "vpbroadcastd {q}, dword ptr [{x}]",
+                    concat!($dot, " {first}, {w0}, {q}"),
+                    concat!($dot, " {second}, {w1}, {q}"),
+                    q = out(zmm_reg) q,
+                    x = in(reg) x,
+                    first = inout(zmm_reg) first,
+                    second = inout(zmm_reg) second,
+                    w0 = in(zmm_reg) w0,
+                    w1 = in(zmm_reg) w1,
+                    options(pure, readonly, nostack, preserves_flags)
+                );
+            }
+            let _: __m512i = q;
+            (first, second)
+        }
+    };
 }
 
-/// As [`dot_pairs_twice`], of unsigned bytes with four signed ones.
-///
-/// # Safety
-/// Four bytes at `x` must be readable.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) unsafe fn dot_bytes_twice(
-    mut first: __m512i,
-    mut second: __m512i,
-    w0: __m512i,
-    w1: __m512i,
-    x: *const i8,
-) -> (__m512i, __m512i) {
-    let q: __m512i;
-    // SAFETY: reads four bytes, and the CPU has VNNI.
-    unsafe {
-        std::arch::asm!(
-            "vpbroadcastd {q}, dword ptr [{x}]",
-            "vpdpbusd {first}, {w0}, {q}",
-            "vpdpbusd {second}, {w1}, {q}",
-            q = out(zmm_reg) q,
-            x = in(reg) x,
-            first = inout(zmm_reg) first,
-            second = inout(zmm_reg) second,
-            w0 = in(zmm_reg) w0,
-            w1 = in(zmm_reg) w1,
-            options(pure, readonly, nostack, preserves_flags)
-        );
-    }
-    let _: __m512i = q;
-    (first, second)
+dot_twice! {
+    /// Adds the dots of two vectors of pairs with one pair of 16-bit integers to their sums.
+    dot_pairs_twice, "vpdpwssd", i16
+}
+
+dot_twice! {
+    /// Adds the dots of two vectors of unsigned bytes with four signed ones to their sums.
+    dot_bytes_twice, "vpdpbusd", i8
 }
 
 #[cfg(test)]
