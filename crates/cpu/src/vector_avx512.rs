@@ -179,8 +179,8 @@ pub(crate) fn dot_pairs(mut acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
     acc
 }
 
-/// A broadcast of four bytes at `x` and its dots with two vectors, added to their sums. One block of
-/// instructions: left alone, the compiler loads many broadcasts ahead and spills the sums.
+/// A broadcast of four bytes at `x` and its dots with two vectors, added to their sums. One block
+/// of instructions: left alone, the compiler loads many broadcasts ahead and spills the sums.
 macro_rules! dot_twice {
     ($(#[$doc:meta])* $name:ident, $dot:literal, $q:ty) => {
         $(#[$doc])*
