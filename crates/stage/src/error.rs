@@ -131,10 +131,24 @@ pub enum StageError {
         /// Its name.
         family: &'static str,
     },
+    /// A member of this stage's group that is gone, silent or out of step.
+    #[error("ShardLost: member {member}: {reason}; the group comes back once it does")]
+    ShardLost {
+        /// Which one.
+        member: usize,
+        /// What happened to it.
+        reason: String,
+    },
     /// The checkpoint.
     #[error(transparent)]
     Weights(#[from] weights::WeightsError),
     /// The device.
     #[error(transparent)]
     Backend(#[from] backend::BackendError),
+}
+
+impl From<crate::ExchangeError> for StageError {
+    fn from(crate::ExchangeError { member, reason }: crate::ExchangeError) -> Self {
+        Self::ShardLost { member, reason }
+    }
 }

@@ -5,6 +5,7 @@
 //! family; [`Stage`] joins the two; [`Fake`] keeps the same contract without a model.
 mod engine;
 mod error;
+pub mod exchange;
 mod fake;
 mod fault;
 mod guess;
@@ -14,6 +15,7 @@ mod stage;
 
 pub use engine::{Chain, Engine, Input, Pick, Shapes, SlotState};
 pub use error::StageError;
+pub use exchange::{Exchange, ExchangeError, Member};
 pub use fake::{Fake, FakeConfig};
 pub use fault::Fault;
 pub use slots::{Slots, WINDOW_ROWS_MAX};
