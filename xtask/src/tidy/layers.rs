@@ -6,7 +6,7 @@ use super::{File, Finding, source};
 /// crates of its own layer.
 const LAYERS: &[&[&str]] = &[
     &["arith"],
-    &["wire", "weights", "backend"],
+    &["wire", "weights", "backend", "placement"],
     &["sched", "text"],
     &["cpu", "cuda", "stage", "grammar"],
     &["ring"],
@@ -19,6 +19,7 @@ const PURE: &[(&str, &[&str], &str)] = &[
     ("arith", WORLD, "the arithmetic is a function"),
     ("wire", WORLD, "messages know no I/O"),
     ("sched", WORLD, "the scheduler is a function of its calls"),
+    ("placement", WORLD, "a placement is a function of what was measured"),
 ];
 
 /// Sockets, threads, clocks and files.

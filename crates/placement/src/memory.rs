@@ -1,0 +1,56 @@
+//! What a node must hold.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Ask, Model, Stage};
+
+/// Tokens of a KV page.
+const PAGE_TOKENS: u64 = 64;
+/// Buffers of a boundary: rows that come, rows that go, two of each.
+const STAGING: u64 = 4;
+const F32_BYTES: u64 = 4;
+
+/// Bytes by what they are for, on each node of a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Layers.
+    pub weight_bytes: u64,
+    /// Embeddings, head and a draft head.
+    pub ends_bytes: u64,
+    /// Keys and values of all streams at the asked context.
+    pub kv_bytes: u64,
+    /// Recurrent states of all streams.
+    pub state_bytes: u64,
+    /// Buffers of ops and boundaries.
+    pub work_bytes: u64,
+    /// The rank before it loads anything.
+    pub runtime_bytes: u64,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total_bytes(&self) -> u64 {
+        let Self { weight_bytes, ends_bytes, kv_bytes, state_bytes, work_bytes, runtime_bytes } =
+            self;
+        weight_bytes + ends_bytes + kv_bytes + state_bytes + work_bytes + runtime_bytes
+    }
+}
+
+/// What each node of `stage` needs; `is_first` says that it holds the ends. Members of a group
+/// hold a share of each layer and of the head, and buffers of their own.
+pub fn need(model: &Model, ask: &Ask, stage: &Stage, is_first: bool, runtime_bytes: u64) -> Memory {
+    let members = stage.nodes.len() as u64;
+    let share = |bytes: u64| bytes.div_ceil(members);
+    let [attention, recurrent] = model.count(stage.layers.clone());
+    let streams = u64::from(ask.streams);
+    let tokens = u64::from(ask.context).next_multiple_of(PAGE_TOKENS) * streams;
+    let staging = STAGING * model.hidden * F32_BYTES;
+    Memory {
+        weight_bytes: share(model.weight_bytes(stage.layers.clone())),
+        ends_bytes: if is_first { model.ends_bytes + model.drafter_bytes } else { 0 },
+        kv_bytes: share(attention * model.kv_bytes * tokens),
+        state_bytes: share(recurrent * model.state_bytes * streams),
+        work_bytes: u64::from(ask.chunk_rows) * (model.row_bytes + staging),
+        runtime_bytes,
+    }
+}
