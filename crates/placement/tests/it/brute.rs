@@ -38,14 +38,15 @@ fn seats(start: &Placement, nodes: &[Node], ask: &Ask) -> Vec<(Vec<usize>, Optio
     };
     let free: Vec<usize> = (0..nodes.len()).filter(free).collect();
     let mut seats: Vec<_> = free.iter().map(|node| (vec![*node], None)).collect();
-    for (index, a) in free.iter().enumerate() {
-        for b in &free[index + 1..] {
-            if ask.groups && nodes[*a].device == nodes[*b].device {
-                let mut pair = vec![*a, *b];
-                pair.sort_by_key(|node| (ask.head != Some(*node), *node));
-                seats.push((pair.clone(), Some(Split::Shards)));
-                seats.push((pair, Some(Split::Rows)));
-            }
+    for picked in 0..1_u32 << free.len() {
+        let is_picked = |(place, _): &(usize, &usize)| picked >> place & 1 == 1;
+        let mut group: Vec<usize> =
+            free.iter().enumerate().filter(is_picked).map(|(_, node)| *node).collect();
+        group.sort_by_key(|node| (ask.head != Some(*node), *node));
+        let alike = group.iter().all(|node| nodes[*node].device == nodes[group[0]].device);
+        if ask.groups && group.len() > 1 && alike {
+            seats.push((group.clone(), Some(Split::Shards)));
+            seats.push((group, Some(Split::Rows)));
         }
     }
     seats
