@@ -286,6 +286,8 @@ mod tests {
             Defect::UnfusedDot,
             Defect::TieAway,
             Defect::UnflushedLinear,
+            Defect::FlushedNode,
+            Defect::OwnGroups,
             Defect::SubnormalScale,
             Defect::HugeRow,
             Defect::BatchOrder,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arith::base::Arith;
 use arith::format::Matrix;
+use arith::linear::Groups;
 
 pub mod conformance;
 pub mod scalar;
@@ -118,6 +119,30 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Packs a matrix. Called at load, from several layers in turn; may use all threads.
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Self::Linear, BackendError>;
+    /// Whether [`Backend::linear_share`] takes shares.
+    fn has_shares(&self) -> bool {
+        false
+    }
+    /// Packs a share of a matrix along K, which holds the groups `groups` of K alone: what
+    /// [`Backend::project`] gives are nodes of the tree ([`arith::linear::linear_share`]).
+    ///
+    /// # Errors
+    /// As [`Backend::linear`]; `Shape` from devices that know no shares of K, whose layers can
+    /// still be split over their outputs.
+    fn linear_share(
+        &self,
+        matrix: &Matrix<'_>,
+        groups: Groups,
+    ) -> Result<Self::Linear, BackendError> {
+        if !groups.is_node() {
+            return self.linear(matrix);
+        }
+        Err(BackendError::Shape {
+            what: format!("K of a {} matrix on {}", matrix.format, self.device()),
+            expected: "all of its groups; a layout of `rows` has them".into(),
+            found: "a share".into(),
+        })
+    }
     /// Reads a float matrix row by row as one vector, flushed.
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Self::Vector, BackendError>;
     /// A cache of `pages` pages of 64 keys each.

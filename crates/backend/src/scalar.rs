@@ -7,7 +7,7 @@ use arith::exp::sigmoid;
 use arith::float::flush;
 use arith::format::{Format, Matrix, read_float, read_row};
 use arith::gdn::{Gates, Gdn};
-use arith::linear::linear;
+use arith::linear::{Groups, linear_share};
 use arith::norm::rms_norm;
 use arith::rope::{Pairing, RopeRows, rotate};
 
@@ -52,6 +52,7 @@ pub struct Linear {
     format: Format,
     rows: usize,
     cols: usize,
+    groups: Groups,
     bytes: Vec<u8>,
 }
 
@@ -171,9 +172,17 @@ impl Backend for Scalar {
     }
 
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
+        self.linear_share(matrix, Groups::of(matrix.cols))
+    }
+
+    fn has_shares(&self) -> bool {
+        true
+    }
+
+    fn linear_share(&self, matrix: &Matrix<'_>, groups: Groups) -> Result<Linear, BackendError> {
         let Matrix { format, rows, cols, bytes } = *matrix;
         assert_eq!(bytes.len(), rows * matrix.row_bytes());
-        Ok(Linear { format, rows, cols, bytes: bytes.to_vec() })
+        Ok(Linear { format, rows, cols, groups, bytes: bytes.to_vec() })
     }
 
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Vec<f32>, BackendError> {
@@ -254,10 +263,13 @@ impl Backend for Scalar {
                 match self.defect {
                     Some(defect) => {
                         let at = planted::Row { row: r, rows };
-                        let matrix = &w.matrix();
-                        planted::linear(self.arith, defect, matrix, at, x.row(r), out.row_mut(r));
+                        let (matrix, out) = (&(w.matrix(), w.groups), out.row_mut(r));
+                        planted::linear(self.arith, defect, matrix, at, x.row(r), out);
                     }
-                    None => linear(self.arith, &w.matrix(), x.row(r), out.row_mut(r)),
+                    None => {
+                        let (matrix, out) = (w.matrix(), out.row_mut(r));
+                        linear_share(self.arith, &matrix, &w.groups, x.row(r), out);
+                    }
                 }
             }
         }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use arith::format::Format;
-use arith::linear::{GROUPS, group_slices};
+use arith::linear::GROUPS;
 
 use crate::lanes::*;
 use crate::pack::{LANES, Linear};
@@ -90,9 +90,8 @@ impl Job<'_> {
         let x: [&[f32]; R] = std::array::from_fn(|r| self.inputs.x.row(row + r));
         let zero = zero();
         let mut groups = [[[zero; R]; P]; GROUPS];
-        let slices = self.inputs.a16.slices;
         for (group, g) in groups.iter_mut().enumerate() {
-            for slice in group_slices(group, slices) {
+            for slice in self.linear.groups.slices(group) {
                 let mut acc = [[zero; R]; P];
                 for k in slice_values(slice, cols) {
                     // SAFETY: k is below the K of the panels and of the rows.
@@ -116,10 +115,10 @@ impl Job<'_> {
         for p in 0..P {
             let lanes = self.linear.lanes(panel + p);
             for r in 0..R {
-                let spoilt = self.inputs.a16.spoilt[row + r];
+                let end = self.linear.end(self.inputs.a16.spoilt[row + r]);
                 // SAFETY: the caller's promise.
                 let out = unsafe { self.out.panel(row + r, panel + p, lanes) };
-                put_groups(std::array::from_fn(|k| groups[k][p][r]), spoilt, out);
+                put_groups(std::array::from_fn(|k| groups[k][p][r]), end, out);
             }
         }
         P

@@ -134,14 +134,14 @@ impl Job<'_> {
         };
         // SAFETY: `fill` unpacked `cols` values, a row has as many; the slices above checked the
         // lengths for R rows.
-        unsafe { walk(&mut tile, cols, PIECE) };
+        unsafe { walk(&mut tile, &self.linear.groups, cols, PIECE) };
         for r in 0..R {
             for (p, panel) in self.panels.clone().enumerate() {
                 let lanes = self.linear.lanes(panel);
                 // SAFETY: the caller's promise.
                 let out = unsafe { self.out.panel(row + r, panel, lanes) };
                 let groups = std::array::from_fn(|k| tile.groups[k][r][p]);
-                put_groups(groups, a8.spoilt[row + r], out);
+                put_groups(groups, self.linear.end(a8.spoilt[row + r]), out);
             }
         }
     }

@@ -66,7 +66,7 @@ pub(crate) unsafe fn gemm_a8_blocks_avx512(
     assert!((1..=PANELS).contains(&panels.len()));
     UNPACKED.with_borrow_mut(|unpacked| {
         unpacked.fill(linear, panels.clone());
-        let steps = &Steps::of(linear.cols.div_ceil(SLICE_VALUES));
+        let steps = &Steps::of(&linear.groups);
         let job = Job { linear, unpacked, a8: inputs.a8, steps, panels, out };
         let layout = linear.layout();
         // SAFETY: passed on.
@@ -292,7 +292,7 @@ impl Job<'_> {
             for r in 0..R {
                 // SAFETY: the caller's promise.
                 let out = unsafe { self.out.panel(row + r, first, lanes) };
-                store(tree.root()[r], a8.spoilt[row + r], out);
+                store(tree.root()[r], self.linear.end(a8.spoilt[row + r]), out);
             }
         }
         R

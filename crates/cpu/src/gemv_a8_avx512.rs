@@ -85,7 +85,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
 ) -> usize {
     let layout = if KIND == OTHER { linear.layout() } else { const { layout_of(KIND) } };
     let (cols, piece) = (linear.cols, layout.block.min(BLOCK_VALUES));
-    let (units, slices) = (cols / layout.unit_values(), cols.div_ceil(SLICE_VALUES));
+    let units = cols / layout.unit_values();
     let slice_units = SLICE_VALUES / layout.unit_values();
     let first = linear.panel(panels.start);
     // A panel alone is its own twin, whose outputs nobody reads.
@@ -102,7 +102,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
     };
     let zero = _mm512_setzero_ps();
     let mut tree = Tree::<R>::new();
-    for step in Steps::of(slices).iter() {
+    for step in Steps::of(&linear.groups).iter() {
         let mut g = [zero; R];
         for slice in step.slices.clone() {
             let mut acc = [zero; R];
@@ -130,7 +130,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
     for r in 0..R {
         // SAFETY: the caller's promise.
         let out = unsafe { out.panel(row + r, panels.start, lanes) };
-        store(tree.root()[r], a8.spoilt[row + r], out);
+        store(tree.root()[r], linear.end(a8.spoilt[row + r]), out);
     }
     R
 }

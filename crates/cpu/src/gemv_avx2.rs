@@ -95,11 +95,12 @@ unsafe fn panel_rows<const BITS: usize, const KIND: usize, const R: usize>(
     let unit = kinds::layout::<KIND>(layout).unit_values();
     // SAFETY: a panel has a record a unit, a row as many units, their blocks' sums and `slices`
     // steps; the slices above checked the lengths for R rows.
-    unsafe { walk(&mut tile, linear.cols, unit) };
+    unsafe { walk(&mut tile, &linear.groups, linear.cols, unit) };
     for r in 0..R {
         // SAFETY: the caller's promise.
         let out = unsafe { out.panel(row + r, panel, linear.lanes(panel)) };
-        put_groups(std::array::from_fn(|k| tile.groups[k][r]), a16.spoilt[row + r], out);
+        let groups = std::array::from_fn(|k| tile.groups[k][r]);
+        put_groups(groups, linear.end(a16.spoilt[row + r]), out);
     }
 }
 

@@ -107,7 +107,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
     };
     let zero = _mm512_setzero_ps();
     let mut tree = Tree::<R>::new();
-    for step in Steps::of(slices).iter() {
+    for step in Steps::of(&linear.groups).iter() {
         let mut g = [zero; R];
         for slice in step.slices.clone() {
             let mut acc = [zero; R];
@@ -138,7 +138,7 @@ unsafe fn pair_rows<const BITS: usize, const KIND: usize, const R: usize>(
     for r in 0..R {
         // SAFETY: the caller's promise.
         let out = unsafe { out.panel(row + r, panels.start, lanes) };
-        store(tree.root()[r], a16.spoilt[row + r], out);
+        store(tree.root()[r], linear.end(a16.spoilt[row + r]), out);
     }
     R
 }

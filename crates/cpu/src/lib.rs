@@ -78,6 +78,7 @@ mod walk;
 
 use arith::base::Arith;
 use arith::format::{Matrix, read_float};
+use arith::linear::Groups;
 use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
 pub use kv::Kv;
@@ -331,7 +332,15 @@ impl Backend for Cpu {
     }
 
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
-        Linear::pack(&self.pool, &self.device, matrix)
+        self.linear_share(matrix, Groups::of(matrix.cols))
+    }
+
+    fn has_shares(&self) -> bool {
+        true
+    }
+
+    fn linear_share(&self, matrix: &Matrix<'_>, groups: Groups) -> Result<Linear, BackendError> {
+        Linear::pack(&self.pool, &self.device, matrix, groups)
     }
 
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Vec<f32>, BackendError> {

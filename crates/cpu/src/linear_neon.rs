@@ -211,12 +211,14 @@ impl Job<'_> {
             groups: [zeros; GROUPS],
         };
         // SAFETY: a panel has a record a unit, a row as many units of values.
-        unsafe { walk(&mut tile, self.linear.cols, self.layout.unit_values()) };
+        unsafe {
+            walk(&mut tile, &self.linear.groups, self.linear.cols, self.layout.unit_values())
+        };
         for r in 0..R {
             // SAFETY: the caller's promise.
             let out = unsafe { self.out.panel(row + r, panel, self.linear.lanes(panel)) };
             let groups = std::array::from_fn(|k| tile.groups[k][r]);
-            put_groups(groups, self.inputs.spoilt[row + r], out);
+            put_groups(groups, self.linear.end(self.inputs.spoilt[row + r]), out);
         }
     }
 }

@@ -4,8 +4,10 @@
 //! Block formats: a panel is a run of records ([`Layout`]). Float formats: `[k][8]` values of the
 //! stored width, flushed.
 
+use arith::base::SLICE_VALUES;
 use arith::float::{bf16_to_f32, f16_to_f32, flush};
 use arith::format::{Format, Matrix, read_block, read_float};
+use arith::linear::Groups;
 use backend::BackendError;
 
 use crate::layout::{BLOCK_MAX, Layout};
@@ -15,23 +17,38 @@ use crate::pool::Pool;
 /// Outputs of a panel.
 pub(crate) const LANES: usize = 8;
 
+/// What becomes of sums over K.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Their row is spoilt.
+    Spoilt,
+    /// They are outputs, and flushed.
+    Root,
+    /// They are a node of the tree that other shares of K belong to.
+    Node,
+}
+
 /// A weight matrix in packed form.
 pub struct Linear {
     pub(crate) format: Format,
     pub(crate) outputs: usize,
     pub(crate) cols: usize,
+    /// Where K's groups begin; of a share, those of others are empty.
+    pub(crate) groups: Groups,
     pub(crate) panels: usize,
     pub(crate) panel_bytes: usize,
     buffer: Buffer,
 }
 
 impl Linear {
-    /// Packs `matrix`, its panels spread over the pool.
+    /// Packs `matrix`, which holds the groups `groups` of K, its panels spread over the pool.
     pub(crate) fn pack(
         pool: &Pool,
         device: &str,
         matrix: &Matrix<'_>,
+        groups: Groups,
     ) -> Result<Self, BackendError> {
+        assert_eq!(groups.count(), matrix.cols.div_ceil(SLICE_VALUES), "slices of the matrix");
         let (format, cols) = (matrix.format, matrix.cols);
         let shape = |what: &str, expected: String, found: String| BackendError::Shape {
             what: format!("{format} matrix [{}, {cols}], {what}", matrix.rows),
@@ -65,7 +82,7 @@ impl Linear {
             }
         };
         let buffer = Buffer::filled(device, &what, panel_bytes, panels, run, &fill)?;
-        Ok(Self { format, outputs: matrix.rows, cols, panels, panel_bytes, buffer })
+        Ok(Self { format, outputs: matrix.rows, cols, groups, panels, panel_bytes, buffer })
     }
 
     /// The bytes of panel `panel`.
@@ -75,6 +92,16 @@ impl Linear {
         unsafe {
             let start = self.buffer.start().add(panel * self.panel_bytes);
             std::slice::from_raw_parts(start, self.panel_bytes)
+        }
+    }
+
+    /// What becomes of the sums of a row.
+    #[inline]
+    pub(crate) fn end(&self, spoilt: bool) -> End {
+        match (spoilt, self.groups.is_node()) {
+            (true, _) => End::Spoilt,
+            (false, true) => End::Node,
+            (false, false) => End::Root,
         }
     }
 
@@ -198,7 +225,7 @@ mod tests {
             let n = rows * 2 * format.unit_bytes();
             let bytes: Vec<u8> = (0..n).map(|i| (i * i / 7) as u8 & 0x3f).collect();
             let matrix = Matrix { format, rows, cols, bytes: &bytes };
-            let packed = Linear::pack(&pool, "cpu", &matrix).unwrap();
+            let packed = Linear::pack(&pool, "cpu", &matrix, Groups::of(cols)).unwrap();
             let mut w = vec![0; layout.block];
             for (row, b) in (0..16).flat_map(|row| (0..2 * layout.blocks).map(move |b| (row, b))) {
                 let record =

@@ -52,7 +52,7 @@ fn row_blocks(
     let sums = &a8.sums(piece).f32[row * cols / piece..(row + 1) * cols / piece];
     let bytes = layout.record_bytes();
     let panel = linear.panel(panel);
-    grouped(cols, |_, values, g| {
+    grouped(linear, |_, values, g| {
         let mut acc = [0.0; LANES];
         for at in values.step_by(piece) {
             let block = at / width;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use arith::float::{SPOILT, flush};
-use arith::linear::{GROUPS, group_slices, tree};
+use arith::linear::{GROUPS, tree};
 
 use crate::pack::{LANES, Linear, float_at};
 use crate::project::{Inputs, Outputs, slice_values};
@@ -16,17 +16,17 @@ thread_local! {
 
 /// Runs the groups of one row in order, `slice(index, values, g)` giving the group's next sums.
 pub(crate) fn grouped(
-    cols: usize,
+    linear: &Linear,
     mut slice: impl FnMut(usize, Range<usize>, [f32; LANES]) -> [f32; LANES],
 ) -> [f32; LANES] {
-    let slices = cols.div_ceil(arith::base::SLICE_VALUES);
     let mut groups = [[0.0; LANES]; GROUPS];
     for (group, g) in groups.iter_mut().enumerate() {
-        for index in group_slices(group, slices) {
-            *g = slice(index, slice_values(index, cols), *g);
+        for index in linear.groups.slices(group) {
+            *g = slice(index, slice_values(index, linear.cols), *g);
         }
     }
-    std::array::from_fn(|lane| flush(tree(&groups.map(|g| g[lane]))))
+    let end = |sum: f32| if linear.groups.is_node() { sum } else { flush(sum) };
+    std::array::from_fn(|lane| end(tree(&groups.map(|g| g[lane]))))
 }
 
 /// Block formats, any row count.
@@ -87,7 +87,7 @@ fn row_blocks(
     let sums = &sums.f32[row * sums.blocks..(row + 1) * sums.blocks];
     let bytes = layout.record_bytes();
     let panel = linear.panel(panel);
-    grouped(cols, |slice, values, g| {
+    grouped(linear, |slice, values, g| {
         let mut acc = [0.0; LANES];
         for block in values.start / width..values.end / width {
             let record = &panel[block / layout.blocks * bytes..][..bytes];
@@ -128,7 +128,7 @@ pub(crate) unsafe fn project_f32_floats_scalar(
                 continue;
             }
             let x = inputs.x.row(row);
-            let sums = grouped(linear.cols, |_, values, g| {
+            let sums = grouped(linear, |_, values, g| {
                 let mut acc = [0.0; LANES];
                 for k in values {
                     for (lane, acc) in acc.iter_mut().enumerate() {

@@ -4,6 +4,8 @@ use arith::exp::{EXP, EXP_MAX, EXP_MIN, LN2_HI, LN2_LO, LOG1P, LOG2E};
 use arith::float::SPOILT;
 use arith::linear::GROUPS;
 
+use crate::pack::End;
+
 use crate::lanes::*;
 use crate::pack::LANES;
 
@@ -101,16 +103,17 @@ pub(crate) fn largest(x: F32s) -> f32 {
     lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// The tree over the groups of a linear layer's outputs, flushed, to as many as `out` has.
+/// The tree over the groups of a linear layer's outputs, ended so, to as many as `out` has.
 #[inline]
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
-pub(crate) fn put_groups(g: [F32s; GROUPS], spoilt: bool, out: &mut [f32]) {
-    if spoilt {
+pub(crate) fn put_groups(g: [F32s; GROUPS], end: End, out: &mut [f32]) {
+    if end == End::Spoilt {
         return out.fill(SPOILT);
     }
     let low = add(add(g[0], g[1]), add(g[2], g[3]));
     let high = add(add(g[4], g[5]), add(g[6], g[7]));
-    let sums = flush(add(low, high));
+    let sum = add(low, high);
+    let sums = if end == End::Node { sum } else { flush(sum) };
     let mut lanes = [0.0; LANES];
     // SAFETY: eight floats are eight lanes.
     unsafe { store(lanes.as_mut_ptr(), sums) };

@@ -6,7 +6,9 @@ use std::ops::Range;
 
 use arith::exp::{EXP, EXP_MAX, EXP_MIN, LN2_HI, LN2_LO, LOG2E};
 use arith::float::SPOILT;
-use arith::linear::{GROUPS, group_slices};
+use arith::linear::{GROUPS, Groups};
+
+use crate::pack::End;
 
 /// Magnitudes below this (2^-36) flush to +0.
 const FLUSH_BELOW: f32 = f32::from_bits(0x2d80_0000);
@@ -80,12 +82,12 @@ pub(crate) struct Step {
 }
 
 impl Steps {
-    /// Of `slices` slices, at least one.
-    pub(crate) fn of(slices: usize) -> Self {
+    /// Of groups that have a slice at least.
+    pub(crate) fn of(groups: &Groups) -> Self {
         let mut all = Self { steps: Default::default(), count: 0 };
         let (mut waiting, mut held) = ([0; GROUPS], 0);
-        for group in (0..GROUPS).filter(|&group| !group_slices(group, slices).is_empty()) {
-            let next = (group + 1..GROUPS).find(|&next| !group_slices(next, slices).is_empty());
+        for group in (0..GROUPS).filter(|&group| !groups.slices(group).is_empty()) {
+            let next = (group + 1..GROUPS).find(|&next| !groups.slices(next).is_empty());
             let (mut first, mut joins) = (group, 0);
             // The smallest node above both is done once no later group is below it.
             while held > 0
@@ -100,7 +102,7 @@ impl Steps {
             }
             waiting[held] = first;
             held += 1;
-            all.steps[all.count] = Step { slices: group_slices(group, slices), joins };
+            all.steps[all.count] = Step { slices: groups.slices(group), joins };
             all.count += 1;
         }
         all
@@ -151,11 +153,15 @@ impl<const N: usize> Tree<N> {
     }
 }
 
-/// Sixteen sums, flushed, to as many outputs as `out` has.
+/// Sixteen sums, ended so, to as many outputs as `out` has.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub(crate) fn store(sum: __m512, spoilt: bool, out: &mut [f32]) {
-    let sum = if spoilt { _mm512_set1_ps(SPOILT) } else { flush(sum) };
+pub(crate) fn store(sum: __m512, end: End, out: &mut [f32]) {
+    let sum = match end {
+        End::Spoilt => _mm512_set1_ps(SPOILT),
+        End::Root => flush(sum),
+        End::Node => sum,
+    };
     let lanes = u16::MAX.unbounded_shr(16 - out.len() as u32);
     // SAFETY: the mask holds for no more lanes than `out` has.
     unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), lanes, sum) };

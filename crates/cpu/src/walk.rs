@@ -1,7 +1,7 @@
 //! How every kernel over block formats goes through rows and along K.
 
 use arith::base::SLICE_VALUES;
-use arith::linear::{GROUPS, group_slices};
+use arith::linear::{GROUPS, Groups};
 
 /// The sums of some outputs in some rows, as an instruction set and an arithmetic keep them.
 ///
@@ -28,15 +28,15 @@ pub(crate) trait Sums {
 }
 
 /// Walks the `cols` values of K in steps of `values`, a slice's own divisor, in the order that the
-/// arithmetic gives the sums.
+/// arithmetic gives the sums of `groups`.
 ///
 /// # Safety
 /// As [`Sums`] says, for `cols / values` steps.
 #[inline(always)]
-pub(crate) unsafe fn walk(sums: &mut impl Sums, cols: usize, values: usize) {
+pub(crate) unsafe fn walk(sums: &mut impl Sums, groups: &Groups, cols: usize, values: usize) {
     let (steps, slice_steps) = (cols / values, SLICE_VALUES / values);
     for group in 0..GROUPS {
-        let slices = group_slices(group, cols.div_ceil(SLICE_VALUES));
+        let slices = groups.slices(group);
         let empty = slices.is_empty();
         for slice in slices {
             for step in slice * slice_steps..steps.min((slice + 1) * slice_steps) {

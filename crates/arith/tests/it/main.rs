@@ -7,6 +7,7 @@ extern crate baton_arith as arith;
 mod codes;
 mod fidelity;
 mod golden;
+mod shares;
 
 use arith::format::{Format, Mlx, Scales};
 

@@ -2,6 +2,7 @@
 
 use arith::base::Arith;
 use arith::format::{Format, Matrix, Mlx, Scales, read_row};
+use arith::linear::{GROUPS, Groups, linear, linear_share};
 
 use super::input::{self, Noise};
 use super::rowwise::{Operand, gather, poisoned, read_back, sweep};
@@ -45,6 +46,16 @@ const FULL_FLOAT: [Shape; 9] = [
 /// The MLX format that is called with every batch; the others are with a few.
 const MLX: Format = Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 });
 
+/// K and the formats of shares: groups of one and two slices, the last one short, and of four.
+const SHARED: [(usize, Format); 6] = [
+    (2_208, Format::Q4_1),
+    (2_208, Format::Q8_0),
+    (2_304, Format::Q6K),
+    (2_301, Format::Bf16),
+    (2_304, MLX),
+    (8_192, Format::Q8_0),
+];
+
 pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
     let (blocks, floats): (&[Shape], &[Shape]) = match checks.level {
         Level::Quick => (&QUICK, &QUICK_FLOAT),
@@ -65,13 +76,18 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
         }
     }
     // One call over many formats at once.
-    let mixed: Vec<_> = main.into_iter().zip([16, 8, 9, 5, 24, 1, 2].into_iter().cycle()).collect();
+    let mixed: Vec<_> =
+        main.iter().copied().zip([16, 8, 9, 5, 24, 1, 2].into_iter().cycle()).collect();
     project(checks, 512, &mixed, &few);
     let mlx_all: Vec<_> = Format::mlx_all().zip([3, 1, 9, 2].into_iter().cycle()).collect();
     for matrices in mlx_all.chunks(9) {
         for &cols in checks.level.pick(&[384][..], &[128, 384, 5120, 17408]) {
             project(checks, cols, matrices, &few);
         }
+    }
+    for &(cols, format) in &SHARED {
+        let cols = checks.level.pick(cols, 2 * cols);
+        [2, 4, 8].into_iter().for_each(|count| shares(checks, format, cols, count));
     }
     for format in Format::plain_all().chain(Format::mlx_all()) {
         for &cols in checks.level.pick(&[256][..], &[256, 1280]) {
@@ -154,11 +170,54 @@ fn project<B: Backend>(
     }
 }
 
+/// The nodes of the first and the last of `count` shares of K, where they have slices.
+fn shares<B: Backend>(checks: &mut Checks<'_, B>, format: Format, cols: usize, count: usize) {
+    let wide = GROUPS / count;
+    if !checks.backend.has_shares() {
+        return;
+    }
+    for first in [0, GROUPS - wide] {
+        let groups = first..first + wide;
+        let share = Groups::values(cols, groups.clone()).len();
+        if checks.over() || share == 0 {
+            return;
+        }
+        let case = format!("project {format} [9, {share} of {cols}], groups {groups:?}");
+        let groups = Groups::share(cols, groups);
+        let mut noise = Noise::new((cols + first) as u64);
+        let pool = input::pool(&mut noise, checks.level.pool_rows(), share);
+        let stored = Stored::new(&mut noise, format, 9, share);
+        let arith = checks.backend.arith();
+        let want = checks.reference(&case, || {
+            each_row(&stored.matrix(), &pool, |matrix, x, y| {
+                linear_share(arith, matrix, &groups, x, y);
+            })
+        });
+        let made = checks.backend.linear_share(&stored.matrix(), groups);
+        let Some(packed) = checks.made(&case, made) else {
+            return;
+        };
+        let operands = [Operand::poison(9), Operand::new(&pool, share)];
+        let batches = few_batches(checks.level);
+        sweep(checks, &case, &batches, &operands, &want, |backend, out, others, batch| {
+            backend.project(&others[0], batch.len(), &[&packed], &mut [out]);
+        });
+    }
+}
+
 /// The reference's outputs of every row of the pool.
 fn reference(arith: Arith, matrix: &Matrix<'_>, pool: &[f32]) -> Vec<f32> {
+    each_row(matrix, pool, |matrix, x, y| linear(arith, matrix, x, y))
+}
+
+fn each_row(
+    matrix: &Matrix<'_>,
+    pool: &[f32],
+    row: impl Fn(&Matrix<'_>, &[f32], &mut [f32]),
+) -> Vec<f32> {
     let mut want = vec![0.0; pool.len() / matrix.cols * matrix.rows];
     for (x, y) in pool.chunks_exact(matrix.cols).zip(want.chunks_exact_mut(matrix.rows)) {
-        arith::linear::linear(arith, matrix, x, y);
+        row(matrix, x, y);
     }
     want
 }

@@ -16,6 +16,10 @@ pub enum Defect {
     TieAway,
     /// Linear outputs are not flushed.
     UnflushedLinear,
+    /// Nodes of a share of K are flushed, as outputs are.
+    FlushedNode,
+    /// A share of K is cut in eight groups of its own.
+    OwnGroups,
     /// Scales below binary16's normal values count as 0.
     SubnormalScale,
     /// Rows of magnitude 2^60 and more are computed with instead of marked.
@@ -126,12 +130,14 @@ pub enum Defect {
 
 impl Defect {
     /// Every defect.
-    pub const ALL: [Self; 58] = [
+    pub const ALL: [Self; 60] = [
         Self::DroppedSlice,
         Self::SwappedTree,
         Self::UnfusedDot,
         Self::TieAway,
         Self::UnflushedLinear,
+        Self::FlushedNode,
+        Self::OwnGroups,
         Self::SubnormalScale,
         Self::HugeRow,
         Self::BatchOrder,

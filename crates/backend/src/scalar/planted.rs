@@ -8,7 +8,7 @@ use arith::base::{Arith, CHUNK_KEYS, SLICE_VALUES, TILE_KEYS};
 use arith::exp::{sigmoid, silu};
 use arith::float::{SPOILT, f16_to_f32, f32_to_f16, flush, fma, is_spoilt};
 use arith::format::{Affine, Format, Matrix, read_float};
-use arith::linear::{GROUPS, group_slices, tree};
+use arith::linear::{GROUPS, Groups, tree};
 use arith::norm::LANES;
 
 use super::{Defect, planted_a8};
@@ -25,7 +25,7 @@ pub(super) struct Row {
 pub(super) fn linear(
     arith: Arith,
     defect: Defect,
-    m: &Matrix<'_>,
+    (m, groups): &(Matrix<'_>, Groups),
     at: Row,
     x: &[f32],
     out: &mut [f32],
@@ -48,8 +48,12 @@ pub(super) fn linear(
         Arith::Two => planted_a8::add_slice(defect, m, n, values, &two, g),
     };
     for (n, out) in out.iter_mut().enumerate() {
-        let sum = dot(defect, m.cols, at, |slice, values, g| add(n, slice, values, g));
-        *out = if defect == Defect::UnflushedLinear { sum } else { flush(sum) };
+        let sum = dot(defect, m.cols, groups, at, |slice, values, g| add(n, slice, values, g));
+        let flushed = match groups.is_node() {
+            true => defect == Defect::FlushedNode,
+            false => defect != Defect::UnflushedLinear,
+        };
+        *out = if flushed { flush(sum) } else { sum };
     }
 }
 
@@ -70,11 +74,19 @@ fn quantise(defect: Defect, x: &[f32]) -> A16 {
 }
 
 /// Groups and tree over slices, `add` giving a group's next sum.
-fn dot(defect: Defect, cols: usize, at: Row, add: impl Fn(usize, Range<usize>, f32) -> f32) -> f32 {
+fn dot(
+    defect: Defect,
+    cols: usize,
+    groups: &Groups,
+    at: Row,
+    add: impl Fn(usize, Range<usize>, f32) -> f32,
+) -> f32 {
     let slices = cols.div_ceil(SLICE_VALUES);
+    // The share as if it were a K of its own.
+    let groups = if defect == Defect::OwnGroups { &Groups::of(cols) } else { groups };
     let mut g = [0.0; GROUPS];
     for (group, g) in g.iter_mut().enumerate() {
-        for slice in group_slices(group, slices) {
+        for slice in groups.slices(group) {
             if defect == Defect::DroppedSlice && slice > 0 && slice + 1 == slices {
                 continue;
             }
