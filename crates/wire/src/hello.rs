@@ -153,6 +153,27 @@ impl Hello {
         None
     }
 
+    /// As [`Hello::refuse`], where `self` accepts and both are members of one group: rank and world
+    /// are the member's index and their number. A member connects to all below it. To member 0 it
+    /// says `Epoch(0)` and takes that one's; `Epoch(0)` here is no epoch yet.
+    pub fn refuse_member(&self, peer: &Hello) -> Option<Refusal> {
+        let is_above = peer.role == Role::Connector && peer.rank > self.rank;
+        if peer.world == self.world && !is_above {
+            let expected = format!("Connector above {}", self.rank);
+            let found = format!("{:?} {}", peer.role, peer.rank);
+            return Some(Refusal::new(RefusalCode::NotNeighbour, expected, found));
+        }
+        let takes_ours = self.rank == Rank(0) && peer.epoch == Epoch(0);
+        let is_of_epoch = self.epoch != Epoch(0) && (takes_ours || peer.epoch == self.epoch);
+        // What is left to compare is as between neighbours.
+        let rank = Rank((peer.rank.0 + 1) % self.world);
+        let alike = Hello { rank, epoch: Epoch(0), ..*self }.refuse(peer);
+        alike.or_else(|| {
+            let [ours, theirs] = [self.epoch.0, peer.epoch.0].map(|epoch| format!("{epoch:016x}"));
+            (!is_of_epoch).then(|| Refusal::new(RefusalCode::OtherEpoch, ours, theirs))
+        })
+    }
+
     /// Message 1's payload.
     ///
     /// # Errors
@@ -317,6 +338,32 @@ mod tests {
         assert!(other.starts_with("OtherFingerprint: rank 1: hello.fingerprint: expected 0707"));
         let epoch = refused(own, Hello { epoch: Epoch(4), ..peer });
         assert!(epoch.starts_with("OtherEpoch: rank 1: hello.epoch: expected 0000000000000005"));
+    }
+
+    #[test]
+    fn a_member_lets_those_above_it_in_and_no_others() {
+        let refused = |own: Hello, peer: Hello| own.refuse_member(&peer).map(|r| r.code);
+        let other = |code: RefusalCode| Some(code);
+        for (own, peer) in [(0, 1), (0, 2), (1, 2)] {
+            let (own, peer) = (hello(own, Role::Acceptor), hello(peer, Role::Connector));
+            assert_eq!(refused(own, peer), None);
+            let clear = Hello { encryption: Encryption::Off, ..peer };
+            assert_eq!(refused(own, clear), other(RefusalCode::OtherEncryption));
+            let model = Hello { fingerprint: [8; 32], ..peer };
+            assert_eq!(refused(own, model), other(RefusalCode::OtherFingerprint));
+            let old = Hello { epoch: Epoch(4), ..peer };
+            assert_eq!(refused(own, old), other(RefusalCode::OtherEpoch));
+            let idle = Hello { epoch: Epoch(0), ..own };
+            assert_eq!(refused(idle, peer), other(RefusalCode::OtherEpoch));
+            assert_eq!(refused(own, Hello { world: 4, ..peer }), other(RefusalCode::OtherWorld));
+        }
+        let second = hello(1, Role::Acceptor);
+        let asks = Hello { epoch: Epoch(0), ..hello(2, Role::Connector) };
+        assert_eq!(refused(hello(0, Role::Acceptor), asks), None);
+        assert_eq!(refused(second, asks), other(RefusalCode::OtherEpoch));
+        for (rank, role) in [(0, Role::Connector), (1, Role::Connector), (2, Role::Acceptor)] {
+            assert_eq!(refused(second, hello(rank, role)), other(RefusalCode::NotNeighbour));
+        }
     }
 
     #[test]

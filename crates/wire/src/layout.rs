@@ -6,12 +6,60 @@ use std::ops::Range;
 use arith::base::{Rank, WORLD_MAX};
 
 use crate::error::{Fault, WireError};
+use crate::group::MEMBERS;
 use crate::limit::LAYERS_MAX;
 
-/// A half-open layer range a rank, none empty; printed and read as `0:10,10:20,20:30`.
+/// A half-open layer range a rank, none empty; printed and read as `0:10,10:20,20:30`. A range that
+/// a group of machines shares says how and by how many: `0:32@shards2,32:64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     ranges: Vec<Range<u32>>,
+    /// A rank's group, where it has one.
+    groups: Vec<Option<Group>>,
+}
+
+/// How the members of a group share each layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Split {
+    /// By columns and rows of the matrices: f32 tree nodes cross the links.
+    Shards,
+    /// By output rows alone: nothing is added across a link.
+    Rows,
+}
+
+impl Split {
+    /// The name in layouts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shards => "shards",
+            Self::Rows => "rows",
+        }
+    }
+}
+
+/// A rank of several members, its leader among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    /// How they share a layer.
+    pub split: Split,
+    /// How many they are, 2..8.
+    pub members: u32,
+}
+
+impl Group {
+    fn parse(text: &str) -> Option<Self> {
+        let split = [Split::Shards, Split::Rows].into_iter();
+        let (split, count) =
+            split.filter_map(|split| Some((split, text.strip_prefix(split.name())?))).next()?;
+        let members = count.parse().ok().filter(|members| MEMBERS.contains(members))?;
+        Some(Self { split, members })
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.split.name(), self.members)
+    }
 }
 
 impl Layout {
@@ -32,26 +80,39 @@ impl Layout {
                 return Err(WireError::BadLayout(fault).at(rank));
             }
         }
-        Ok(Self { ranges })
+        let groups = vec![None; ranges.len()];
+        Ok(Self { ranges, groups })
     }
 
-    /// Reads `first:end` pairs, separated by commas, in rank order.
+    /// Reads `first:end` pairs, separated by commas, in rank order; behind a pair `@shardsN` or
+    /// `@rowsN`, N from 2 to 8, makes its rank a group.
     ///
     /// # Errors
     /// `BadLayout` for other text, and those of [`Layout::new`].
     pub fn parse(text: &str) -> Result<Self, WireError> {
         // One more than allowed is enough for `new` to refuse.
         let pairs = text.split(',').take(WORLD_MAX as usize + 1).zip((0..).map(Rank));
-        let ranges = pairs.map(|(pair, rank)| {
-            let range = pair.split_once(':').and_then(|(first, end)| {
+        let (mut ranges, mut groups) = (Vec::new(), Vec::new());
+        for (pair, rank) in pairs {
+            let bad = |field, expected| {
+                WireError::BadLayout(Fault::new(field, expected, format!("{pair:?}"))).at(rank)
+            };
+            let (range, group) = match pair.trim().split_once('@') {
+                Some((range, group)) => (range, Some(group)),
+                None => (pair, None),
+            };
+            let range = range.split_once(':').and_then(|(first, end)| {
                 Some(first.trim().parse().ok()?..end.trim().parse().ok()?)
             });
-            range.ok_or_else(|| {
-                let fault = Fault::new("layout.range", "first:end", format!("{pair:?}"));
-                WireError::BadLayout(fault).at(rank)
-            })
-        });
-        Self::new(ranges.collect::<Result<_, _>>()?)
+            ranges.push(range.ok_or_else(|| bad("layout.range", "first:end"))?);
+            let group = group.map(|text| {
+                let expected = "shardsN or rowsN, N from 2 to 8";
+                Group::parse(text).ok_or_else(|| bad("layout.group", expected))
+            });
+            groups.push(group.transpose()?);
+        }
+        let Self { ranges, .. } = Self::new(ranges)?;
+        Ok(Self { ranges, groups })
     }
 
     /// Equal ranges; where they can't be equal, later ranks hold one layer more, since rank 0
@@ -77,6 +138,16 @@ impl Layout {
     /// The layers of `rank`, which must be below the world.
     pub fn range(&self, rank: Rank) -> Range<u32> {
         self.ranges[rank.0 as usize].clone()
+    }
+
+    /// The group of `rank`, which must be below the world; `None` for one machine.
+    pub fn group(&self, rank: Rank) -> Option<Group> {
+        self.groups[rank.0 as usize]
+    }
+
+    /// Machines of `rank`.
+    pub fn members(&self, rank: Rank) -> u32 {
+        self.group(rank).map_or(1, |group| group.members)
     }
 
     /// All ranges in rank order.
@@ -121,6 +192,9 @@ impl fmt::Display for Layout {
         for (rank, range) in self.ranges.iter().enumerate() {
             let comma = if rank == 0 { "" } else { "," };
             write!(f, "{comma}{}:{}", range.start, range.end)?;
+            if let Some(group) = self.groups[rank] {
+                write!(f, "@{group}")?;
+            }
         }
         Ok(())
     }
@@ -143,6 +217,22 @@ mod tests {
         assert_eq!(layout.to_string(), "0:10,10:20,20:30");
         assert_eq!((layout.world(), layout.range(Rank(1))), (3, 10..20));
         assert_eq!(layout.check(30), Ok(()));
+    }
+
+    #[test]
+    fn a_rank_may_be_a_group() {
+        let text = "0:32@shards2,32:64,64:96@rows8";
+        let layout = Layout::parse(text).unwrap();
+        assert_eq!(layout.to_string(), text);
+        let members = [0, 1, 2].map(|rank| layout.members(Rank(rank)));
+        assert_eq!((layout.world(), members), (3, [2, 1, 8]));
+        assert_eq!(layout.group(Rank(0)), Some(Group { split: Split::Shards, members: 2 }));
+        for group in ["", "rows", "rows1", "rows9", "shards", "shards-2", "halves2", "rows2@rows2"] {
+            let expected = "BadLayout: rank 1: layout.group: expected shardsN or rowsN";
+            let found = refused(&format!("0:4,4:8@{group}"), 8);
+            assert!(found.starts_with(expected), "{group}: {found}");
+        }
+        assert_ne!(layout, Layout::parse("0:32,32:64,64:96@rows8").unwrap());
     }
 
     #[test]

@@ -10,12 +10,14 @@
 mod bytes;
 
 pub mod beat;
+pub mod call;
 pub mod cancel;
 pub mod control;
 pub mod describe;
 pub mod error;
 pub mod fingerprint;
 pub mod frame;
+pub mod group;
 pub mod hello;
 pub mod layout;
 pub mod limit;

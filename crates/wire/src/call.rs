@@ -1,0 +1,301 @@
+//! What the leader of a group has its members do, and what they answer. `docs/wire.md`, "Groups".
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use arith::base::{Generation, StreamId};
+
+use crate::bytes::Take;
+use crate::describe::Shapes;
+use crate::error::WireError;
+use crate::limit::{CHAINS_MAX, KEEPS_MAX, PLAN_BYTES_MAX, ROUND_ROWS_MAX};
+use crate::plan::Plan;
+use crate::rows;
+use crate::slot::SlotState;
+
+/// One call of the leader's: every member does the same on its own share.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call<'a> {
+    /// Allocates for the shapes; each member answers `Ready`.
+    Prepare(Shapes),
+    /// Computes a round. Members answer `Held` where the plan has keeps.
+    Step {
+        /// What to do.
+        plan: Cow<'a, Plan>,
+        /// From what.
+        input: Input<'a>,
+    },
+    /// Head of rows.
+    Logits(Cow<'a, [f32]>),
+    /// The draft head's work; a `Pick` follows for each token that the leader draws.
+    Draft {
+        /// By stream.
+        chains: Vec<Chain>,
+        /// The rows that the chains name.
+        rows: Cow<'a, [f32]>,
+    },
+    /// The token that the leader drew, inside a `Draft`.
+    Pick(u32),
+    /// The stream's later rows are zeros.
+    Skip(StreamId),
+    /// Forgets every stream.
+    Reset,
+    /// Asks for the table; each member answers `Table`.
+    Table,
+}
+
+/// What a round is computed from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input<'a> {
+    /// A token id a row.
+    Tokens(Cow<'a, [u32]>),
+    /// The rows of the boundary.
+    Rows(Cow<'a, [f32]>),
+}
+
+/// What the draft head does for one stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The stream.
+    pub id: StreamId,
+    /// Position of its first row.
+    pub first: u32,
+    /// Its rows among the given ones.
+    pub rows: Range<u32>,
+    /// The token after each of them.
+    pub tokens: Vec<u32>,
+    /// Tokens to guess.
+    pub length: u32,
+}
+
+/// A member's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Loaded (number 0), or prepared.
+    Ready,
+    /// For each keep of the plan, whether it was held.
+    Held(Vec<bool>),
+    /// The table, by ascending id.
+    Table(Vec<SlotState>),
+}
+
+impl Call<'_> {
+    /// The call's bytes.
+    ///
+    /// # Errors
+    /// The plan's.
+    pub fn encode(&self) -> Result<Vec<u8>, WireError> {
+        let mut out = vec![self.tag(), 0, 0, 0];
+        match self {
+            Self::Prepare(shapes) => shapes.put_into(&mut out),
+            Self::Step { plan, input } => {
+                let plan = plan.encode()?;
+                let kind: u32 = if matches!(input, Input::Tokens(_)) { 1 } else { 2 };
+                out.extend(kind.to_le_bytes());
+                out.extend((plan.len() as u32).to_le_bytes());
+                out.extend(plan);
+                match input {
+                    Input::Tokens(ids) => put_ids(&mut out, ids),
+                    Input::Rows(values) => out.extend(rows::encode(values)),
+                }
+            }
+            Self::Logits(values) => out.extend(rows::encode(values)),
+            Self::Draft { chains, rows: values } => {
+                out.extend((chains.len() as u32).to_le_bytes());
+                for chain in chains {
+                    let Chain { id, first, rows, tokens, length } = chain;
+                    let tokens_count = tokens.len() as u32;
+                    put_ids(&mut out, &[id.0, *first, rows.start, rows.end]);
+                    put_ids(&mut out, &[*length, tokens_count]);
+                    put_ids(&mut out, tokens);
+                }
+                out.extend(rows::encode(values));
+            }
+            Self::Pick(token) => out.extend(token.to_le_bytes()),
+            Self::Skip(id) => out.extend(id.0.to_le_bytes()),
+            Self::Reset | Self::Table => {}
+        }
+        Ok(out)
+    }
+
+    fn tag(&self) -> u8 {
+        match self {
+            Self::Prepare(_) => 1,
+            Self::Step { .. } => 2,
+            Self::Logits(_) => 3,
+            Self::Draft { .. } => 4,
+            Self::Pick(_) => 5,
+            Self::Skip(_) => 6,
+            Self::Reset => 7,
+            Self::Table => 8,
+        }
+    }
+
+    /// The call's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Prepare(_) => "prepare",
+            Self::Step { .. } => "step",
+            Self::Logits(_) => "logits",
+            Self::Draft { .. } => "draft",
+            Self::Pick(_) => "pick",
+            Self::Skip(_) => "skip",
+            Self::Reset => "reset",
+            Self::Table => "table",
+        }
+    }
+}
+
+impl Call<'static> {
+    /// Reads a call.
+    ///
+    /// # Errors
+    /// `OtherMessage`, those of a plan, `OtherRows` for values that are not whole rows.
+    pub fn decode(payload: &[u8]) -> Result<Self, WireError> {
+        let mut take = Take::new("call", payload);
+        let tag = take.u8("call")?;
+        take.zeros::<3>("reserved")?;
+        let call = match tag {
+            1 => Self::Prepare(Shapes::take_from(&mut take)?),
+            2 => step(&mut take)?,
+            3 => Self::Logits(take_values(&mut take)?.into()),
+            4 => draft(&mut take)?,
+            5 => Self::Pick(take.u32("token")?),
+            6 => Self::Skip(StreamId(take.u32("stream")?)),
+            7 => Self::Reset,
+            8 => Self::Table,
+            other => return Err(WireError::OtherMessage(take.fault("call", "1..8", other))),
+        };
+        take.end()?;
+        Ok(call)
+    }
+}
+
+fn step(take: &mut Take<'_>) -> Result<Call<'static>, WireError> {
+    let kind = take.u32("input")?;
+    let bytes = take.u32("plan")?;
+    take.at_most("plan", PLAN_BYTES_MAX as u64, bytes.into())?;
+    let plan = Plan::decode(take.bytes("plan", bytes as usize)?)?;
+    let input = match kind {
+        1 => {
+            let (expected, left) = (plan.rows() * 4, take.left());
+            if left != expected {
+                let expected = format!("{expected} bytes of tokens");
+                return Err(WireError::OtherRows(take.fault("tokens", expected, left)));
+            }
+            Input::Tokens(take_ids(take, "tokens", plan.rows())?.into())
+        }
+        2 => {
+            let values = take_values(take)?;
+            let is_whole = match plan.rows() {
+                0 => values.is_empty(),
+                rows => values.len() % rows == 0,
+            };
+            if !is_whole {
+                let expected = format!("values of {} rows", plan.rows());
+                return Err(WireError::OtherRows(take.fault("rows", expected, values.len())));
+            }
+            Input::Rows(values.into())
+        }
+        other => return Err(WireError::BadValue(take.fault("input", "1 or 2", other))),
+    };
+    Ok(Call::Step { plan: Cow::Owned(plan), input })
+}
+
+fn draft(take: &mut Take<'_>) -> Result<Call<'static>, WireError> {
+    let count = take.u32("chains")?;
+    take.at_most("chains", CHAINS_MAX.into(), count.into())?;
+    let mut chains = Vec::new();
+    for _ in 0..count {
+        let (id, first) = (StreamId(take.u32("stream")?), take.u32("first")?);
+        let rows = take.u32("rows")?..take.u32("rows")?;
+        let (length, tokens) = (take.u32("length")?, take.u32("tokens")?);
+        take.at_most("tokens", ROUND_ROWS_MAX.into(), tokens.into())?;
+        if rows.len() != tokens as usize {
+            let expected = format!("{tokens} rows, one a token");
+            return Err(WireError::OtherRows(take.fault("rows", expected, rows.len())));
+        }
+        let tokens = take_ids(take, "tokens", tokens as usize)?;
+        chains.push(Chain { id, first, rows, tokens, length });
+    }
+    Ok(Call::Draft { chains, rows: take_values(take)?.into() })
+}
+
+fn put_ids(out: &mut Vec<u8>, ids: &[u32]) {
+    out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+}
+
+fn take_ids(take: &mut Take<'_>, field: &str, count: usize) -> Result<Vec<u32>, WireError> {
+    let (ids, _) = take.bytes(field, count * 4)?.as_chunks::<4>();
+    Ok(ids.iter().map(|&id| u32::from_le_bytes(id)).collect())
+}
+
+/// All that is left, as f32.
+fn take_values(take: &mut Take<'_>) -> Result<Vec<f32>, WireError> {
+    let left = take.left();
+    rows::decode(take.bytes("values", left)?, left / 4, 1)
+}
+
+impl Answer {
+    /// The answer's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Ready => vec![1, 0, 0, 0],
+            Self::Held(held) => {
+                let mut out = vec![2, 0, 0, 0];
+                out.extend((held.len() as u32).to_le_bytes());
+                out.extend(held.iter().map(|&held| u8::from(held)));
+                out
+            }
+            Self::Table(slots) => {
+                let mut out = vec![3, 0, 0, 0];
+                out.extend((slots.len() as u32).to_le_bytes());
+                for slot in slots {
+                    let SlotState { id, generation, first, rows, pages } = *slot;
+                    put_ids(&mut out, &[id.0, generation.0, first, rows, pages]);
+                }
+                out
+            }
+        }
+    }
+
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// `OtherMessage`, `TooLarge`, `BadValue` for a keep that is neither held nor not.
+    pub fn decode(payload: &[u8]) -> Result<Self, WireError> {
+        let mut take = Take::new("answer", payload);
+        let tag = take.u8("answer")?;
+        take.zeros::<3>("reserved")?;
+        let answer = match tag {
+            1 => Self::Ready,
+            2 => {
+                let count = take.u32("keeps")?;
+                take.at_most("keeps", KEEPS_MAX as u64, count.into())?;
+                let held = take.bytes("keeps", count as usize)?;
+                if let Some(&other) = held.iter().find(|&&held| held > 1) {
+                    return Err(WireError::BadValue(take.fault("keeps", "0 or 1", other)));
+                }
+                Self::Held(held.iter().map(|&held| held == 1).collect())
+            }
+            3 => {
+                let count = take.u32("streams")?;
+                take.at_most("streams", CHAINS_MAX.into(), count.into())?;
+                let mut slots = Vec::new();
+                for _ in 0..count {
+                    slots.push(SlotState {
+                        id: StreamId(take.u32("stream")?),
+                        generation: Generation(take.u32("generation")?),
+                        first: take.u32("first")?,
+                        rows: take.u32("rows")?,
+                        pages: take.u32("pages")?,
+                    });
+                }
+                Self::Table(slots)
+            }
+            other => return Err(WireError::OtherMessage(take.fault("answer", "1..3", other))),
+        };
+        take.end()?;
+        Ok(answer)
+    }
+}
