@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use stage::Slots;
 use wire::WireError;
 use wire::beat::Beat;
+use wire::call::{Call, Report};
 use wire::cancel::Cancel;
 use wire::control::{Describe, Fields, Message};
 use wire::describe::RowDtype;
@@ -19,8 +20,10 @@ use wire::ring_check::{Expected, check_ring};
 use wire::stop::Stop;
 
 /// The decoders, as the golden manifest names them; an input's first byte chooses.
-const DECODERS: [&str; 9] =
-    ["preamble", "hello", "answer", "control", "plan", "rows", "stop", "beat", "cancel"];
+const DECODERS: [&str; 11] = [
+    "preamble", "hello", "answer", "control", "plan", "rows", "stop", "beat", "cancel", "call",
+    "report",
+];
 
 fuzz_target!(
     init: baton_fuzz::plant(baton_fuzz::wire(&DECODERS).into_iter().map(|(decoder, mut bytes)| {
@@ -41,6 +44,8 @@ fuzz_target!(
             "rows" => rows(bytes),
             "stop" => same(bytes, Stop::decode, |stop| Ok(stop.encode()), |_| {}),
             "beat" => same(bytes, Beat::decode, |beat| Ok(beat.encode().to_vec()), |_| {}),
+            "call" => call(bytes),
+            "report" => same(bytes, Report::decode, |report| Ok(report.encode()), |_| {}),
             _ => same(bytes, Cancel::decode, |cancel| Ok(cancel.encode().to_vec()), |_| {}),
         }
     }
@@ -152,6 +157,16 @@ fn apply(plan: &Plan) {
                 assert_eq!(held + slots.pages_free(), 64, "a page was lost or made");
             }
             Err(_) => assert_eq!((slots.table(), slots.pages_free()), before),
+        }
+    }
+}
+
+/// A call's values may be NaN, so bytes are compared, not values.
+fn call(bytes: &[u8]) {
+    if let Ok(call) = Call::decode(bytes) {
+        assert_eq!(call.encode().expect("what was decoded can be encoded"), bytes);
+        if let Call::Step { plan, .. } = call {
+            apply(&plan);
         }
     }
 }

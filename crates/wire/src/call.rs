@@ -1,4 +1,4 @@
-//! What the leader of a group has its members do, and what they answer. `docs/wire.md`, "Groups".
+//! What the leader of a group has its members do, and what they report. `docs/wire.md`, "Groups".
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,9 +16,9 @@ use crate::slot::SlotState;
 /// One call of the leader's: every member does the same on its own share.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call<'a> {
-    /// Allocates for the shapes; each member answers `Ready`.
+    /// Allocates for the shapes; each member reports `Ready`.
     Prepare(Shapes),
-    /// Computes a round. Members answer `Held` where the plan has keeps.
+    /// Computes a round. Members report `Held` where the plan has keeps.
     Step {
         /// What to do.
         plan: Cow<'a, Plan>,
@@ -40,7 +40,7 @@ pub enum Call<'a> {
     Skip(StreamId),
     /// Forgets every stream.
     Reset,
-    /// Asks for the table; each member answers `Table`.
+    /// Asks for the table; each member reports `Table`.
     Table,
 }
 
@@ -68,9 +68,9 @@ pub struct Chain {
     pub length: u32,
 }
 
-/// A member's answer.
+/// What a member reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Report {
     /// Loaded (number 0), or prepared.
     Ready,
     /// For each keep of the plan, whether it was held.
@@ -236,8 +236,8 @@ fn take_values(take: &mut Take<'_>) -> Result<Vec<f32>, WireError> {
     rows::decode(take.bytes("values", left)?, left / 4, 1)
 }
 
-impl Answer {
-    /// The answer's bytes.
+impl Report {
+    /// The report's bytes.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Ready => vec![1, 0, 0, 0],
@@ -259,15 +259,15 @@ impl Answer {
         }
     }
 
-    /// Reads an answer.
+    /// Reads a report.
     ///
     /// # Errors
     /// `OtherMessage`, `TooLarge`, `BadValue` for a keep that is neither held nor not.
     pub fn decode(payload: &[u8]) -> Result<Self, WireError> {
-        let mut take = Take::new("answer", payload);
-        let tag = take.u8("answer")?;
+        let mut take = Take::new("report", payload);
+        let tag = take.u8("report")?;
         take.zeros::<3>("reserved")?;
-        let answer = match tag {
+        let report = match tag {
             1 => Self::Ready,
             2 => {
                 let count = take.u32("keeps")?;
@@ -293,9 +293,9 @@ impl Answer {
                 }
                 Self::Table(slots)
             }
-            other => return Err(WireError::OtherMessage(take.fault("answer", "1..3", other))),
+            other => return Err(WireError::OtherMessage(take.fault("report", "1..3", other))),
         };
         take.end()?;
-        Ok(answer)
+        Ok(report)
     }
 }

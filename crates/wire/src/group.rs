@@ -28,8 +28,8 @@ pub enum Kind {
     Beat = 3,
     /// The group's epoch ends ([`crate::stop::Stop`], whose origin is a member).
     Stop = 4,
-    /// A member's answer ([`crate::call::Answer`]) to the call of that number; 0 after a join.
-    Answer = 5,
+    /// A member's report ([`crate::call::Report`]) on the call of that number; 0 after a join.
+    Report = 5,
 }
 
 /// One piece of a message.
@@ -74,7 +74,7 @@ impl<'a> Piece<'a> {
             2 => Kind::Part,
             3 => Kind::Beat,
             4 => Kind::Stop,
-            5 => Kind::Answer,
+            5 => Kind::Report,
             other => return Err(WireError::OtherKind(take.fault("kind", "1..5", other))),
         };
         let flags = take.u8("flags")?;
@@ -88,7 +88,7 @@ impl<'a> Piece<'a> {
         let is_numbered = match kind {
             Kind::Call | Kind::Part => number > 0,
             Kind::Beat | Kind::Stop => number == 0,
-            Kind::Answer => true,
+            Kind::Report => true,
         };
         if !is_numbered {
             let expected = if is_short { "0" } else { "1 or more" };
@@ -113,7 +113,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Joins the pieces of calls and answers.
+/// Joins the pieces of calls and reports.
 #[derive(Debug, Default)]
 pub struct Joiner {
     at_work: Option<(Kind, u64)>,

@@ -227,7 +227,8 @@ mod tests {
         let members = [0, 1, 2].map(|rank| layout.members(Rank(rank)));
         assert_eq!((layout.world(), members), (3, [2, 1, 8]));
         assert_eq!(layout.group(Rank(0)), Some(Group { split: Split::Shards, members: 2 }));
-        for group in ["", "rows", "rows1", "rows9", "shards", "shards-2", "halves2", "rows2@rows2"] {
+        for group in ["", "rows", "rows1", "rows9", "shards", "shards-2", "halves2", "rows2@rows2"]
+        {
             let expected = "BadLayout: rank 1: layout.group: expected shardsN or rowsN";
             let found = refused(&format!("0:4,4:8@{group}"), 8);
             assert!(found.starts_with(expected), "{group}: {found}");

@@ -100,6 +100,7 @@ pub fn all() -> Vec<Case> {
         stops(),
         beats(),
         cancels(),
+        crate::cases_group::all(),
     ];
     groups.into_iter().flatten().collect()
 }

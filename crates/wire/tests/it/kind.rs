@@ -1,9 +1,11 @@
 //! The decoders by name, as manifest lines and property tests call them.
 
 use wire::beat::Beat;
+use wire::call::{Call, Report};
 use wire::cancel::Cancel;
 use wire::control::Message;
 use wire::frame::{Frame, Reader, Writer};
+use wire::group::Piece;
 use wire::hello::{Answer, Hello};
 use wire::plan::Plan;
 use wire::preamble::{self, Cipher};
@@ -14,8 +16,10 @@ use wire::{WireError, rows};
 pub const ROWS_BYTES_MAX: usize = 4096;
 
 /// Every decoder that takes any bytes.
-pub const KINDS: [&str; 9] =
-    ["hello", "answer", "frame", "control", "plan", "rows", "stop", "beat", "cancel"];
+pub const KINDS: [&str; 12] = [
+    "hello", "answer", "frame", "control", "plan", "rows", "stop", "beat", "cancel", "piece",
+    "call", "report",
+];
 
 /// Decodes and encodes again; `None` where the encoder may choose other parts.
 pub fn recode(kind: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, WireError> {
@@ -33,6 +37,9 @@ pub fn recode(kind: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, WireError> {
         "stop" => Stop::decode(bytes)?.encode(),
         "beat" => Beat::decode(bytes)?.encode().to_vec(),
         "cancel" => Cancel::decode(bytes)?.encode().to_vec(),
+        "piece" => crate::cases_group::written(&Piece::decode(bytes)?),
+        "call" => Call::decode(bytes)?.encode()?,
+        "report" => Report::decode(bytes)?.encode(),
         "frame" => frames(bytes)?.into_iter().flat_map(written).collect(),
         "parts" => {
             frames(bytes)?;

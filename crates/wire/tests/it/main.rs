@@ -6,6 +6,7 @@ extern crate baton_wire as wire;
 mod cases;
 mod cases_control;
 mod cases_frame;
+mod cases_group;
 mod cases_plan;
 mod golden;
 mod hostile;

@@ -1,10 +1,13 @@
 //! Random valid messages.
 
+use std::borrow::Cow;
+
 use arith::attention::KvDtype;
 use arith::base::{Epoch, Generation, Rank, Round, StreamId};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 use wire::beat::Beat;
+use wire::call::{Call, Chain, Input};
 use wire::cancel::Cancel;
 use wire::control::{Agree, Describe, Fields, Message, Ready, Shapes};
 use wire::describe::{Ends, RowDtype};
@@ -232,6 +235,32 @@ pub fn frame() -> impl Strategy<Value = Frame> {
     ]
 }
 
+/// Calls of each kind that carries more than a number.
+pub fn call() -> impl Strategy<Value = Call<'static>> {
+    let values = |count| vec(-9.0f32..9.0, count);
+    let step = plan().prop_flat_map(move |plan| {
+        let rows = plan.rows();
+        let input = prop_oneof![
+            vec(any::<u32>(), rows).prop_map(|ids| Input::Tokens(ids.into())),
+            values(rows * 2).prop_map(|rows| Input::Rows(rows.into())),
+        ];
+        input.prop_map(move |input| Call::Step { plan: Cow::Owned(plan.clone()), input })
+    });
+    let chain = (any::<(u32, u32, u16, u32)>(), vec(any::<u32>(), 0..4)).prop_map(
+        |((id, first, start, length), tokens)| {
+            let rows = u32::from(start)..u32::from(start) + tokens.len() as u32;
+            Chain { id: StreamId(id), first, rows, tokens, length }
+        },
+    );
+    prop_oneof![
+        step,
+        shapes().prop_map(Call::Prepare),
+        values(6).prop_map(|rows| Call::Logits(rows.into())),
+        (vec(chain, 0..4), values(4))
+            .prop_map(|(chains, rows)| Call::Draft { chains, rows: rows.into() }),
+    ]
+}
+
 /// A decoder's name and bytes that it takes.
 pub fn valid() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
     prop_oneof![
@@ -242,6 +271,7 @@ pub fn valid() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
         beat().prop_map(|beat| ("beat", beat.encode().to_vec())),
         cancel().prop_map(|cancel| ("cancel", cancel.encode().to_vec())),
         stop().prop_map(|stop| ("stop", stop.encode())),
+        call().prop_map(|call| ("call", call.encode().unwrap())),
         vec(frame(), 1..4).prop_map(|frames| {
             ("frame", frames.into_iter().flat_map(crate::kind::written).collect())
         }),

@@ -3,6 +3,7 @@
 use arith::base::Round;
 use proptest::prelude::*;
 use wire::beat::Beat;
+use wire::call::Call;
 use wire::cancel::Cancel;
 use wire::control::Message;
 use wire::frame::{Frame, Kind, Reader, Writer};
@@ -27,6 +28,7 @@ proptest! {
         stop in random::stop(),
         beat in random::beat(),
         cancel in random::cancel(),
+        call in random::call(),
     ) {
         prop_assert_eq!(Hello::decode(&hello.encode().unwrap()), Ok(hello));
         prop_assert_eq!(Answer::decode(&answer.encode().unwrap()), Ok(answer));
@@ -37,6 +39,7 @@ proptest! {
         prop_assert_eq!(Stop::decode(&stop.encode()), Ok(stop));
         prop_assert_eq!(Beat::decode(&beat.encode()), Ok(beat));
         prop_assert_eq!(Cancel::decode(&cancel.encode()), Ok(cancel));
+        prop_assert_eq!(Call::decode(&call.encode().unwrap()), Ok(call));
     }
 
     #[test]
