@@ -71,6 +71,14 @@ macro_rules! errors {
                 fault.rank.get_or_insert(rank);
                 self
             }
+
+            /// The same error of nobody in particular, where members of a group meet, not ranks.
+            #[must_use]
+            pub fn unranked(mut self) -> Self {
+                let fault = match &mut self { $(Self::$name(fault) => fault,)* };
+                fault.rank = None;
+                self
+            }
         }
     };
 }

@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["sched", "text"],
     &["cpu", "cuda", "stage", "grammar"],
     &["ring"],
-    &["api", "sim"],
+    &["api", "sim", "shard"],
     &["cli"],
 ];
 

@@ -1,0 +1,185 @@
+//! Every member but the leader: joins, is called, and joins again.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use stage::{Chain, Engine, ExchangeError, Input, StageError};
+use wire::call::{self, Call, Report};
+use wire::group::{Joiner, Kind, PIECE_BYTES_MAX, Piece};
+use wire::limit::PLAN_BYTES_MAX;
+
+use crate::epoch::Epoch;
+use crate::link::Item;
+use crate::{Group, ShardError};
+
+/// Most bytes of a call beside a round's plan and values: the chains of a draft.
+const CHAINS_BYTES_MAX: usize = 1 << 20;
+
+/// The life of a member.
+pub struct Follower {
+    group: Group,
+}
+
+/// One epoch as the member sees it.
+struct Called<'a> {
+    epoch: &'a Epoch,
+    /// Number of the last call.
+    number: u64,
+    /// Most bytes of a call.
+    bytes_max: usize,
+}
+
+impl Follower {
+    /// A member of `group`.
+    pub fn new(group: Group) -> Self {
+        Self { group }
+    }
+
+    /// Serves epochs until the group is shut down. Whatever breaks one, weights stay loaded and the
+    /// member joins the next. `engine` is its share, opened with [`Group::seat`].
+    pub fn run(&self, engine: &mut dyn Engine) {
+        let index = self.group.member().index;
+        loop {
+            let joined = match self.group.live() {
+                Ok(_) => Ok(()),
+                Err(_) => self.group.join(),
+            };
+            match joined {
+                Ok(()) => {}
+                Err(ShardError::Shutdown) => return,
+                Err(error) => {
+                    tracing::warn!("member {index}: {error}");
+                    self.group.rest();
+                    continue;
+                }
+            }
+            let Err(error) = self.epoch(engine);
+            engine.reset();
+            if self.group.0.is_over() {
+                return;
+            }
+            tracing::warn!("member {index}: the group broke: {error}; weights stay loaded");
+        }
+    }
+
+    fn epoch(&self, engine: &mut dyn Engine) -> Result<Infallible, StageError> {
+        let epoch = self.group.live()?;
+        tracing::info!("member {}: joined, epoch {:016x}", epoch.member.index, epoch.number);
+        let mut called = Called { epoch: &epoch, number: 0, bytes_max: PIECE_BYTES_MAX };
+        called.report(&Report::Ready)?;
+        let mut out = Vec::new();
+        loop {
+            let call = called.next()?;
+            if let Err(error) = called.run(call, engine, &mut out) {
+                // Where the epoch has ended for another reason, that one stays.
+                let lost = epoch.fail(epoch.member.index, error.to_string());
+                return Err(lost.into());
+            }
+        }
+    }
+}
+
+impl Called<'_> {
+    /// The leader's next call, which it may take its time for.
+    fn next(&mut self) -> Result<Call<'static>, ExchangeError> {
+        let link = self.epoch.link(0)?;
+        let mut joiner = Joiner::default();
+        let due = self.number + 1;
+        loop {
+            let Item::Piece { kind, more, number, payload } = link.next(self.epoch, None)? else {
+                return Err(self.epoch.fail(0, "its link has ended".into()));
+            };
+            if (kind, number) != (Kind::Call, due) {
+                let reason = format!("OutOfTurn: expected call {due}, found {kind:?} {number}");
+                return Err(self.epoch.fail(0, reason));
+            }
+            let piece = Piece { kind, more, number, payload: &payload };
+            let whole = joiner.push(&piece, self.bytes_max);
+            match whole.and_then(|whole| whole.map(|bytes| Call::decode(&bytes)).transpose()) {
+                Ok(Some(call)) => {
+                    self.number = due;
+                    return Ok(call);
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.epoch.fail(0, error.to_string())),
+            }
+        }
+    }
+
+    fn report(&self, report: &Report) -> Result<(), ExchangeError> {
+        let payload = Arc::new(report.encode());
+        self.epoch.link(0)?.send(self.epoch, Kind::Report, self.number, &payload)
+    }
+
+    /// Does on this share what the leader does on its own.
+    fn run(
+        &mut self,
+        call: Call<'static>,
+        engine: &mut dyn Engine,
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        match call {
+            Call::Prepare(shapes) => {
+                let values = shapes.round_rows_max as usize * engine.hidden().max(1);
+                self.bytes_max = 4 * values + PLAN_BYTES_MAX + CHAINS_BYTES_MAX;
+                engine.reset();
+                engine.prepare(&shapes)?;
+                self.report(&Report::Ready)?;
+            }
+            Call::Step { plan, input } => {
+                let input = match &input {
+                    call::Input::Tokens(ids) => Input::Tokens(ids),
+                    call::Input::Rows(rows) => Input::Rows(rows),
+                };
+                engine.step(&plan, input, out)?;
+                if !plan.keeps.is_empty() {
+                    self.report(&Report::Held(engine.held().to_vec()))?;
+                }
+            }
+            Call::Logits(rows) => engine.logits(&rows, out)?,
+            Call::Draft { chains, rows } => self.draft(&chains, &rows, engine)?,
+            Call::Pick(_) => {
+                let reason = "OutOfTurn: a pick outside a draft".into();
+                return Err(self.epoch.fail(0, reason).into());
+            }
+            Call::Skip(id) => engine.skip(id),
+            Call::Reset => engine.reset(),
+            Call::Table => self.report(&Report::Table(engine.table()))?,
+        }
+        Ok(())
+    }
+
+    /// Guesses with the leader's tokens.
+    fn draft(
+        &mut self,
+        chains: &[call::Chain],
+        rows: &[f32],
+        engine: &mut dyn Engine,
+    ) -> Result<(), StageError> {
+        let chain = |chain: &'_ call::Chain| Chain {
+            id: chain.id,
+            first: chain.first,
+            rows: chain.rows.start as usize..chain.rows.end as usize,
+            tokens: &[],
+            length: chain.length,
+        };
+        let mut given: Vec<Chain<'_>> = chains.iter().map(chain).collect();
+        for (given, chain) in given.iter_mut().zip(chains) {
+            given.tokens = &chain.tokens;
+        }
+        let mut lost = None;
+        engine.draft(&given, rows, &mut |_, _, _| match self.next() {
+            Ok(Call::Pick(token)) => token,
+            Ok(other) => {
+                let reason = format!("OutOfTurn: expected a pick, found {}", other.name());
+                lost.get_or_insert(self.epoch.fail(0, reason));
+                0
+            }
+            Err(error) => {
+                lost.get_or_insert(error);
+                0
+            }
+        })?;
+        lost.map_or(Ok(()), |lost| Err(lost.into()))
+    }
+}

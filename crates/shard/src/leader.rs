@@ -1,0 +1,259 @@
+//! Member 0: a stage to whoever drives it, and every other member's caller.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use arith::base::StreamId;
+use stage::{Chain, Engine, ExchangeError, Input, Pick, Shapes, SlotState, StageError};
+use wire::call::{self, Call, Report};
+use wire::group::{Joiner, Kind};
+use wire::plan::Plan;
+
+use crate::Group;
+use crate::epoch::Epoch;
+use crate::link::Item;
+
+/// Most bytes of a report: a table of as many streams as there can be.
+const REPORT_BYTES_MAX: usize = 8 + 20 * wire::limit::CHAINS_MAX as usize;
+
+/// The engine of a group: its own share, and every member's.
+pub struct Leader {
+    caller: Caller,
+    engine: Box<dyn Engine>,
+    held: Vec<bool>,
+    compares: bool,
+}
+
+/// Calls members.
+struct Caller {
+    group: Group,
+    /// The epoch of the last call, and that one's number.
+    at: Option<(Arc<Epoch>, u64)>,
+}
+
+impl Leader {
+    /// `engine` is this member's share, opened with [`Group::seat`].
+    pub fn new(group: Group, engine: Box<dyn Engine>) -> Self {
+        Self { caller: Caller { group, at: None }, engine, held: Vec::new(), compares: false }
+    }
+
+    /// Compares all members' tables after every step.
+    #[must_use]
+    pub fn comparing(mut self) -> Self {
+        self.compares = true;
+        self
+    }
+
+    /// Has every member say its table, and compares them with this one's.
+    ///
+    /// # Errors
+    /// `ShardLost` with the first member whose table differs.
+    pub fn compare_tables(&mut self) -> Result<(), StageError> {
+        let (epoch, number) = self.caller.call(&Call::Table)?;
+        let own = self.engine.table();
+        for member in epoch.peers() {
+            let Report::Table(theirs) = report(&epoch, member, number, epoch.stalled())? else {
+                return Err(unasked(&epoch, member, "table").into());
+            };
+            if theirs != own {
+                let reason = format!("OtherTable: expected {own:?}, found {theirs:?}");
+                return Err(epoch.fail(member, reason).into());
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_held(&mut self, epoch: &Epoch, number: u64) -> Result<(), ExchangeError> {
+        for member in epoch.peers() {
+            match report(epoch, member, number, epoch.stalled())? {
+                Report::Held(theirs) if theirs.len() == self.held.len() => {
+                    self.held.iter_mut().zip(theirs).for_each(|(own, theirs)| *own &= theirs);
+                }
+                _ => return Err(unasked(epoch, member, "held")),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Caller {
+    /// Sends a call to every member; its epoch and number.
+    fn call(&mut self, call: &Call<'_>) -> Result<(Arc<Epoch>, u64), ExchangeError> {
+        let live = self.group.live()?;
+        let number = match &self.at {
+            Some((epoch, last)) if Arc::ptr_eq(epoch, &live) => last + 1,
+            _ => return Err(ExchangeError { member: 0, reason: "its group is unprepared".into() }),
+        };
+        let payload = call.encode().map_err(|e| live.fail(0, e.to_string()))?;
+        let payload = Arc::new(payload);
+        for member in live.peers() {
+            live.link(member)?.send(&live, Kind::Call, number, &payload)?;
+        }
+        self.at = Some((live.clone(), number));
+        Ok((live, number))
+    }
+
+    /// A share that failed here ends the epoch everywhere: members may hold other states now.
+    fn ended<T>(&self, result: Result<T, StageError>) -> Result<T, StageError> {
+        if let Err(error) = &result {
+            self.group.end(&error.to_string());
+        }
+        result
+    }
+
+    /// Joins where there is no whole group, and hears that every member is loaded.
+    fn assemble(&mut self) -> Result<(), ExchangeError> {
+        if self.group.live().is_err() {
+            self.group.join().map_err(crate::ShardError::lost)?;
+        }
+        let live = self.group.live()?;
+        if self.at.as_ref().is_some_and(|(epoch, _)| Arc::ptr_eq(epoch, &live)) {
+            return Ok(());
+        }
+        for member in live.peers() {
+            let wait = live.ready();
+            if report(&live, member, 0, wait)? != Report::Ready {
+                return Err(unasked(&live, member, "ready"));
+            }
+        }
+        tracing::info!("group of {}: joined, epoch {:016x}", live.member.count, live.number);
+        self.at = Some((live, 0));
+        Ok(())
+    }
+}
+
+fn unasked(epoch: &Epoch, member: usize, expected: &str) -> ExchangeError {
+    epoch.fail(member, format!("OutOfTurn: expected its report {expected}, found another"))
+}
+
+/// A member's report on a call.
+fn report(
+    epoch: &Epoch,
+    member: usize,
+    number: u64,
+    wait: std::time::Duration,
+) -> Result<Report, ExchangeError> {
+    let link = epoch.link(member)?;
+    let mut joiner = Joiner::default();
+    loop {
+        let Item::Piece { kind, more, number: found, payload } = link.next(epoch, Some(wait))?
+        else {
+            return Err(epoch.fail(member, "its link has ended".into()));
+        };
+        if (kind, found) != (Kind::Report, number) {
+            let reason = format!("OutOfTurn: expected report {number}, found {kind:?} {found}");
+            return Err(epoch.fail(member, reason));
+        }
+        let piece = wire::group::Piece { kind, more, number, payload: &payload };
+        let whole = joiner.push(&piece, REPORT_BYTES_MAX);
+        match whole.and_then(|whole| whole.map(|bytes| Report::decode(&bytes)).transpose()) {
+            Ok(Some(report)) => return Ok(report),
+            Ok(None) => {}
+            Err(error) => return Err(epoch.fail(member, error.to_string())),
+        }
+    }
+}
+
+impl Engine for Leader {
+    fn hidden(&self) -> usize {
+        self.engine.hidden()
+    }
+
+    fn vocab(&self) -> usize {
+        self.engine.vocab()
+    }
+
+    fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
+        self.caller.assemble()?;
+        let (epoch, number) = self.caller.call(&Call::Prepare(*shapes))?;
+        let prepared = self.engine.prepare(shapes);
+        self.caller.ended(prepared)?;
+        for member in epoch.peers() {
+            if report(&epoch, member, number, epoch.ready())? != Report::Ready {
+                return Err(unasked(&epoch, member, "ready").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        plan: &Plan,
+        input: Input<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        let given = match input {
+            Input::Tokens(ids) => call::Input::Tokens(ids.into()),
+            Input::Rows(rows) => call::Input::Rows(rows.into()),
+        };
+        let step = Call::Step { plan: Cow::Borrowed(plan), input: given };
+        let (epoch, number) = self.caller.call(&step)?;
+        let stepped = self.engine.step(plan, input, out);
+        self.caller.ended(stepped)?;
+        self.held = self.engine.held().to_vec();
+        if !plan.keeps.is_empty() {
+            self.hear_held(&epoch, number)?;
+        }
+        if self.compares { self.compare_tables() } else { Ok(()) }
+    }
+
+    fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
+        self.caller.call(&Call::Logits(rows.into()))?;
+        let done = self.engine.logits(rows, out);
+        self.caller.ended(done)
+    }
+
+    fn drafts(&self) -> bool {
+        self.engine.drafts()
+    }
+
+    fn draft(
+        &mut self,
+        chains: &[Chain<'_>],
+        rows: &[f32],
+        pick: Pick<'_>,
+    ) -> Result<Vec<Vec<u32>>, StageError> {
+        let chain = |chain: &Chain<'_>| call::Chain {
+            id: chain.id,
+            first: chain.first,
+            rows: chain.rows.start as u32..chain.rows.end as u32,
+            tokens: chain.tokens.to_vec(),
+            length: chain.length,
+        };
+        let chained = chains.iter().map(chain).collect();
+        self.caller.call(&Call::Draft { chains: chained, rows: rows.into() })?;
+        let (mut lost, caller) = (None, &mut self.caller);
+        // How a token is drawn is known here alone: the others are told which it is.
+        let drawn = self.engine.draft(chains, rows, &mut |at, position, logits| {
+            let token = pick(at, position, logits);
+            if let Err(error) = caller.call(&Call::Pick(token)) {
+                lost.get_or_insert(error);
+            }
+            token
+        });
+        match lost {
+            Some(lost) => Err(lost.into()),
+            None => self.caller.ended(drawn),
+        }
+    }
+
+    fn skip(&mut self, id: StreamId) {
+        // A group that is broken says so at its next step.
+        let _ = self.caller.call(&Call::Skip(id));
+        self.engine.skip(id);
+    }
+
+    fn reset(&mut self) {
+        let _ = self.caller.call(&Call::Reset);
+        self.engine.reset();
+        self.held.clear();
+    }
+
+    fn held(&self) -> &[bool] {
+        &self.held
+    }
+
+    fn table(&self) -> Vec<SlotState> {
+        self.engine.table()
+    }
+}

@@ -1,0 +1,115 @@
+//! What a stage exchanges through.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use stage::{Exchange, ExchangeError, Member};
+use wire::group::Kind;
+use wire::rows;
+
+use crate::Group;
+use crate::epoch::Epoch;
+use crate::link::Item;
+
+/// A member's place in the exchanges of its group, over all its epochs.
+pub struct Seat {
+    group: Group,
+    /// The epoch of the last exchange, and that one's number.
+    at: Option<(Arc<Epoch>, u64)>,
+}
+
+impl Seat {
+    pub(crate) fn new(group: Group) -> Self {
+        Self { group, at: None }
+    }
+
+    /// The epoch and the number of its next exchange.
+    fn next(&mut self) -> Result<(Arc<Epoch>, u64), ExchangeError> {
+        let live = self.group.live()?;
+        let done = match &self.at {
+            Some((epoch, done)) if Arc::ptr_eq(epoch, &live) => *done,
+            _ => 0,
+        };
+        let number = done + 1;
+        self.at = Some((live.clone(), number));
+        Ok((live, number))
+    }
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+impl Exchange for Seat {
+    fn member(&self) -> Member {
+        self.group.member()
+    }
+
+    fn gather(
+        &mut self,
+        own: &[f32],
+        sizes: &[usize],
+        all: &mut Vec<f32>,
+    ) -> Result<(), ExchangeError> {
+        let Member { index, count } = self.group.member();
+        assert!(sizes.len() == count && sizes[index] == own.len(), "a size a member");
+        let (epoch, number) = self.next()?;
+        let payload = Arc::new(rows::encode(own));
+        for peer in epoch.peers() {
+            epoch.link(peer)?.send(&epoch, Kind::Part, number, &payload)?;
+        }
+        all.clear();
+        all.resize(sizes.iter().sum(), 0.0);
+        let mut rest = &mut all[..];
+        for (member, &size) in sizes.iter().enumerate() {
+            let (place, after) = rest.split_at_mut(size);
+            rest = after;
+            if member == index {
+                place.copy_from_slice(own);
+            } else {
+                take(&epoch, member, number, place)?;
+            }
+        }
+        let counters = &self.group.0.counters;
+        let bytes = |values: usize| 4 * values as u64;
+        counters.exchanges.fetch_add(1, Ordering::Relaxed);
+        counters.given_bytes.fetch_add(bytes(own.len() * (count - 1)), Ordering::Relaxed);
+        counters.taken_bytes.fetch_add(bytes(all.len() - own.len()), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// One member's values of an exchange, into their place.
+fn take(epoch: &Epoch, member: usize, number: u64, place: &mut [f32]) -> Result<(), ExchangeError> {
+    let link = epoch.link(member)?;
+    let mut at = 0;
+    loop {
+        let item = link.next(epoch, Some(epoch.stalled()))?;
+        let Item::Piece { kind, more, number: found, payload } = item else {
+            return Err(epoch.fail(member, "its link has ended".into()));
+        };
+        if (kind, found) != (Kind::Part, number) {
+            let reason = format!("OutOfTurn: expected part {number} of it, found {kind:?} {found}");
+            return Err(epoch.fail(member, reason));
+        }
+        let (values, rest) = payload.as_chunks::<4>();
+        let end = at + values.len();
+        let is_whole = end == place.len();
+        if !rest.is_empty() || end > place.len() || more == is_whole {
+            let (expected, found) = (place.len(), end);
+            let reason = format!(
+                "OtherRows: exchange {number}: expected {expected} values of it, found {found}"
+            );
+            return Err(epoch.fail(member, reason));
+        }
+        for (place, &value) in place[at..end].iter_mut().zip(values) {
+            *place = f32::from_le_bytes(value);
+        }
+        if is_whole {
+            return Ok(());
+        }
+        at = end;
+    }
+}

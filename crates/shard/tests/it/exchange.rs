@@ -1,0 +1,110 @@
+//! What members give each other, alone.
+
+use std::thread;
+
+use shard::{Group, ShardError};
+use stage::Exchange;
+
+use crate::double::{addresses, config};
+
+/// Joined members.
+fn joined(count: usize) -> Vec<Group> {
+    let addresses = addresses(count);
+    let groups: Vec<Group> =
+        (0..count).map(|index| Group::start(config(index, &addresses)).unwrap()).collect();
+    let joins: Vec<_> =
+        groups.iter().cloned().map(|group| thread::spawn(move || group.join())).collect();
+    joins.into_iter().for_each(|join| join.join().unwrap().unwrap());
+    groups
+}
+
+/// Every member's way through `run`, on threads of their own.
+fn each<T: Send + 'static>(
+    groups: &[Group],
+    run: impl Fn(usize, &mut dyn Exchange) -> T + Send + Clone + 'static,
+) -> Vec<T> {
+    let threads: Vec<_> = groups
+        .iter()
+        .map(|group| {
+            let (mut seat, run) = (group.seat(), run.clone());
+            thread::spawn(move || run(seat.member().index, &mut seat))
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+fn end(groups: &[Group]) {
+    groups.iter().for_each(Group::shutdown);
+}
+
+#[test]
+fn values_of_any_size_arrive_whole_in_member_order() {
+    // Past a record, and past all pieces that may wait: 6 MB of a member that is late.
+    for sizes in [[1, 0, 5], [5_120, 1, 5_120], [16_368, 16_369, 40_000], [0, 1_500_000, 3]] {
+        let groups = joined(3);
+        let ends = each(&groups, move |index, exchange| {
+            if index == 0 {
+                thread::sleep(std::time::Duration::from_millis(50));
+            }
+            let values = |member: usize| (0..sizes[member]).map(move |i| (i * 3 + member) as f32);
+            let own: Vec<f32> = values(index).collect();
+            let mut all = vec![1.0; 3];
+            for _ in 0..3 {
+                exchange.gather(&own, &sizes, &mut all).unwrap();
+            }
+            all == (0..3).flat_map(values).collect::<Vec<f32>>()
+        });
+        assert_eq!(ends, [true; 3], "{sizes:?}");
+        let given = groups.iter().map(|group| group.traffic().given_bytes);
+        assert_eq!(given.collect::<Vec<_>>(), sizes.map(|size| 3 * 2 * 4 * size as u64));
+        end(&groups);
+    }
+}
+
+#[test]
+fn every_bit_of_a_value_arrives() {
+    let groups = joined(2);
+    let odd = [f32::NAN, -0.0, f32::from_bits(0x7fa0_0001), f32::MIN_POSITIVE / 2.0];
+    let ends = each(&groups, move |_, exchange| {
+        let mut all = Vec::new();
+        exchange.gather(&odd, &[4, 4], &mut all).unwrap();
+        all.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+    });
+    let bits = odd.map(f32::to_bits);
+    assert_eq!(ends, [[bits, bits].concat(), [bits, bits].concat()]);
+    end(&groups);
+}
+
+#[test]
+fn members_that_expect_other_sizes_are_named() {
+    let groups = joined(2);
+    let ends = each(&groups, |index, exchange| {
+        let sizes = if index == 0 { [2, 3] } else { [2, 4] };
+        let own = vec![0.0; sizes[index]];
+        exchange.gather(&own, &sizes, &mut Vec::new()).map_err(|error| error.to_string())
+    });
+    let expected = "member 1: OtherRows: exchange 1: expected 3 values of it, found 4";
+    assert_eq!(ends[0], Err(expected.into()));
+    end(&groups);
+}
+
+#[test]
+fn a_group_without_links_or_with_another_number_of_addresses_is_refused() {
+    let two = addresses(2);
+    let group = Group::start(config(0, &two)).unwrap();
+    let error = group.seat().gather(&[], &[0, 0], &mut Vec::new()).unwrap_err();
+    assert_eq!(error.to_string(), "member 0: the group has not joined");
+    group.shutdown();
+    assert_eq!(group.join().unwrap_err(), ShardError::Shutdown);
+    for (index, count) in [(0, 1), (2, 2), (0, 9)] {
+        let mut bad = config(index, &addresses(count));
+        let error = Group::start(bad.clone()).unwrap_err().to_string();
+        assert!(error.starts_with("BadGroup: member"), "{error}");
+        bad.addresses.pop();
+        bad.member = stage::Member { index: 0, count: 2 };
+        if bad.addresses.len() != 2 {
+            let error = Group::start(bad).unwrap_err().to_string();
+            assert!(error.starts_with("BadGroup: expected 2 addresses"), "{error}");
+        }
+    }
+}
