@@ -68,7 +68,7 @@ proptest! {
         let cut = &bytes[..at.index(bytes.len())];
         let found = recode(kind, cut);
         match kind {
-            // A reason may end anywhere between characters, a call between values, frames between two.
+            // Reasons may end between characters, calls between values, frames between two.
             "stop" | "frame" | "call" => holds(kind, cut)?,
             _ => prop_assert!(found.is_err(), "{} took {} bytes", kind, cut.len()),
         }
