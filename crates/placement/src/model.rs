@@ -44,6 +44,8 @@ pub struct Model {
     pub state_bytes: u64,
     /// Buffers of ops, for each row of a round.
     pub row_bytes: u64,
+    /// Rows that those buffers hold at most; longer rounds run in pieces.
+    pub rows_max: u32,
 }
 
 impl Model {

@@ -26,6 +26,7 @@ mod netns;
 mod oracle;
 mod output;
 mod parts;
+mod plan;
 mod process;
 mod proxy;
 mod rig;

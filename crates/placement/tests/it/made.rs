@@ -19,6 +19,7 @@ pub fn model(layers: usize, layer_mib: u64) -> Model {
         kv_bytes: 2_048,
         state_bytes: 0,
         row_bytes: 100_000,
+        rows_max: 512,
     }
 }
 

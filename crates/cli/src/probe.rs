@@ -1,0 +1,135 @@
+//! `baton probe`: what this machine is to a placement, measured on the model's own layers.
+
+mod measure;
+mod walk;
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use placement::{Curve, Node};
+use serde::{Deserialize, Serialize};
+
+use crate::args::Probe;
+use crate::model::{ENGINE, MEMORY_FLOOR_BYTES, Model};
+use crate::source;
+
+pub use measure::measure;
+
+/// How long a measurement is used again.
+const KEPT_S: u64 = 7 * 24 * 3_600;
+
+/// A node as it was measured, and of what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probed {
+    /// The model, by the digest of its manifest.
+    pub model: String,
+    /// The engine that measured.
+    pub engine: String,
+    /// The arithmetic.
+    pub arith: u32,
+    /// Compute threads.
+    pub threads: usize,
+    /// When, in seconds since 1970.
+    pub measured_at: u64,
+    /// What was measured.
+    pub node: Node,
+}
+
+/// Measures, or takes what was measured before, and prints it.
+///
+/// # Errors
+/// A model that can't be opened, a device that is missing.
+pub fn run(args: &Probe) -> Result<()> {
+    let settings = args.shared.settings(1);
+    let model = Model::open(&source::resolve(&args.shared.model)?, settings)?;
+    let threads = crate::serve::threads(&args.shared, 1);
+    let probed = probed(&model, threads, args.again, args.name.clone())?;
+    if let Some(file) = &args.out {
+        let text = serde_json::to_string_pretty(&probed)?;
+        std::fs::write(file, text).with_context(|| format!("{}", file.display()))?;
+    }
+    match args.json {
+        true => println!("{}", serde_json::to_string(&probed)?),
+        false => print!("{}", table(&probed)),
+    }
+    Ok(())
+}
+
+/// This machine's measurement: the kept one, where there is a fresh one of this model, device,
+/// engine and number of threads.
+///
+/// # Errors
+/// As [`run`]'s.
+pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) -> Result<Probed> {
+    let seat = model.device(arith::base::Rank(0)).open(threads, model.settings.arith)?;
+    let digest = model.digest()?;
+    let name = name.unwrap_or_else(host_name);
+    let arith = model.settings.arith.number();
+    let key = format!("{digest}\n{ENGINE}\n{arith}\n{}\n{threads}\n{name}", seat.device());
+    let kept = source::cache_dir()?.join("probe").join(source::sha256_hex(key.as_bytes()));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    if !again && let Some(probed) = read(&kept).filter(|p| now.abs_diff(p.measured_at) < KEPT_S) {
+        return Ok(probed);
+    }
+    let runtime_bytes = resident_bytes();
+    let free_bytes = seat.free_bytes().unwrap_or(u64::MAX);
+    let costs = measure(model, &seat)?;
+    let node = Node {
+        name,
+        device: seat.device(),
+        memory_bytes: free_bytes.saturating_sub(MEMORY_FLOOR_BYTES),
+        runtime_bytes,
+        costs,
+    };
+    let engine = ENGINE.to_owned();
+    let probed = Probed { model: digest, engine, arith, threads, measured_at: now, node };
+    let keep = || -> Result<()> {
+        std::fs::create_dir_all(kept.parent().context("a folder")?)?;
+        Ok(std::fs::write(&kept, serde_json::to_string(&probed)?)?)
+    };
+    if let Err(error) = keep() {
+        tracing::warn!("the measurement is not kept: {error}");
+    }
+    Ok(probed)
+}
+
+/// A measurement that was kept; `None` where there is none that can be read.
+fn read(kept: &PathBuf) -> Option<Probed> {
+    serde_json::from_str(&std::fs::read_to_string(kept).ok()?).ok()
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "this".to_owned() } else { name.to_owned() }
+}
+
+/// Memory of this process now, before it holds weights; 64 MiB where the system does not say.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(64 << 20, |kib| kib << 10)
+}
+
+/// Times for people.
+fn table(probed: &Probed) -> String {
+    let Node { name, device, memory_bytes, costs, .. } = &probed.node;
+    let gib = *memory_bytes as f64 / f64::from(1 << 30);
+    let mut text = format!(
+        "{name}: {device}, {} threads, {gib:.1} GiB to use\n\n\
+         | what | context | rows | time |\n|---|---|---|---|\n",
+        probed.threads
+    );
+    let mut lines = |what: &str, curve: &Curve| {
+        for point in curve.points() {
+            let ms = point.time_s * 1e3;
+            text += &format!("| {what} | {} | {} | {ms:.3} ms |\n", point.context, point.rows);
+        }
+    };
+    lines("attention layer", &costs.attention);
+    lines("recurrent layer", &costs.recurrent);
+    lines("head", &costs.ends);
+    text
+}

@@ -1,0 +1,91 @@
+//! `baton probe` and `baton plan`: what is measured here becomes a placement that runs.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::model::scratch;
+use crate::process::baton;
+use crate::turn::Turn;
+
+fn run(args: &[&str]) -> Output {
+    let cache = scratch("plan-cache");
+    baton().args(args).env("BATON_CACHE", cache).output().unwrap()
+}
+
+fn good(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "{args:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn bad(args: &[&str]) -> String {
+    let output = run(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The measured node as another machine of the given name, with as much memory.
+fn other(from: &Path, name: &str, memory_bytes: u64) -> PathBuf {
+    let mut probed: Value = serde_json::from_slice(&std::fs::read(from).unwrap()).unwrap();
+    probed["node"]["name"] = name.into();
+    probed["node"]["memory_bytes"] = memory_bytes.into();
+    let path = scratch(&format!("{name}.json"));
+    std::fs::write(&path, probed.to_string()).unwrap();
+    path
+}
+
+#[test]
+fn what_is_measured_here_becomes_a_layout_that_runs() {
+    let _turn = Turn::shared();
+    let own = scratch("own.json");
+    let own_name = own.to_str().unwrap();
+    let base = ["--threads", "1", "--context", "256", "--streams", "2"];
+    let probe = ["probe", "baton-tiny", "--name", "here", "--out", own_name];
+    let text = good(&[&probe[..], &base].concat());
+    for part in ["here: ", "| attention layer | 0 | 1 |", "| recurrent layer |", "| head | 0 | 8 |"]
+    {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let kept = std::fs::read(&own).unwrap();
+    good(&[&probe[..], &base].concat());
+    let when = |bytes: &[u8]| {
+        let probed: Value = serde_json::from_slice(bytes).unwrap();
+        probed["measured_at"].as_u64().unwrap()
+    };
+    let again = when(&std::fs::read(&own).unwrap());
+    assert_eq!(again, when(&kept), "a kept measurement is used again");
+
+    // Too small for all of it, large enough for a part.
+    let alone = [&["plan", "baton-tiny", "--node", own_name, "--json"], &base[..]].concat();
+    let alone: Value = serde_json::from_str(&good(&alone)).unwrap();
+    let memory = alone["prediction"]["memory"][0].as_object().unwrap().values();
+    let all: u64 = memory.map(|bytes| bytes.as_u64().unwrap()).sum();
+    let [a, b] = ["a", "b"].map(|name| other(&own, name, all * 9 / 10));
+    let nodes = ["--node", a.to_str().unwrap(), "--node", b.to_str().unwrap()];
+    let plan = [&["plan", "baton-tiny"], &nodes[..], &base].concat();
+    let told = good(&[&plan[..], &["--json"]].concat());
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let layout = told["layout"].as_str().unwrap();
+    assert_eq!(layout.split(',').count(), 2, "{layout}");
+    assert!(told["prediction"]["decode_per_s"].as_f64().unwrap() > 1.0, "{told}");
+    let check = ["check", "baton-tiny", "--layouts", "1", "--layouts", layout];
+    let few = ["--threads", "1", "--chunks", "64", "--streams", "1", "--prompt", "80"];
+    good(&[&check[..], &few].concat());
+
+    let text = good(&[&plan[..], &["--layers", "b:0-2,a:3-7"]].concat());
+    assert!(text.contains("| 0 | b | 0:3 |") && text.contains("b > a (0:3,3:8)"), "{text}");
+    let text = good(&["plan", "baton-tiny", "--node", own_name, "--context", "256"]);
+    assert!(text.contains("| 0 | here | 0:8 |") && text.contains("bound by rank 0"), "{text}");
+}
+
+#[test]
+fn what_can_not_be_planned_is_said_in_a_line() {
+    let file = scratch("no-probe.json");
+    std::fs::write(&file, "{}").unwrap();
+    let node = ["plan", "baton-tiny", "--node", file.to_str().unwrap()];
+    assert!(bad(&node).contains("expected what `baton probe --out` writes"));
+    let error = bad(&[&node[..], &["--node", "/nowhere/a.json"]].concat());
+    assert!(error.contains("no-probe.json"), "{error}");
+}
