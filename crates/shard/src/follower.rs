@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use stage::{Chain, Engine, ExchangeError, Input, StageError};
+use stage::{Engine, ExchangeError, Input, StageError};
 use wire::call::{self, Call, Report};
 use wire::group::{Joiner, Kind, PIECE_BYTES_MAX, Piece};
 use wire::limit::PLAN_BYTES_MAX;
@@ -12,8 +12,8 @@ use crate::epoch::Epoch;
 use crate::link::Item;
 use crate::{Group, ShardError};
 
-/// Most bytes of a call beside a round's plan and values: the chains of a draft.
-const CHAINS_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a step beside its plan and its values.
+const STEP_BYTES: usize = 12;
 
 /// The life of a member.
 pub struct Follower {
@@ -121,7 +121,7 @@ impl Called<'_> {
         match call {
             Call::Prepare(shapes) => {
                 let values = shapes.round_rows_max as usize * engine.hidden().max(1);
-                self.bytes_max = 4 * values + PLAN_BYTES_MAX + CHAINS_BYTES_MAX;
+                self.bytes_max = 4 * values + PLAN_BYTES_MAX + STEP_BYTES;
                 engine.reset();
                 engine.prepare(&shapes)?;
                 self.report(&Report::Ready)?;
@@ -137,49 +137,10 @@ impl Called<'_> {
                 }
             }
             Call::Logits(rows) => engine.logits(&rows, out)?,
-            Call::Draft { chains, rows } => self.draft(&chains, &rows, engine)?,
-            Call::Pick(_) => {
-                let reason = "OutOfTurn: a pick outside a draft".into();
-                return Err(self.epoch.fail(0, reason).into());
-            }
             Call::Skip(id) => engine.skip(id),
             Call::Reset => engine.reset(),
             Call::Table => self.report(&Report::Table(engine.table()))?,
         }
         Ok(())
-    }
-
-    /// Guesses with the leader's tokens.
-    fn draft(
-        &mut self,
-        chains: &[call::Chain],
-        rows: &[f32],
-        engine: &mut dyn Engine,
-    ) -> Result<(), StageError> {
-        let chain = |chain: &'_ call::Chain| Chain {
-            id: chain.id,
-            first: chain.first,
-            rows: chain.rows.start as usize..chain.rows.end as usize,
-            tokens: &[],
-            length: chain.length,
-        };
-        let mut given: Vec<Chain<'_>> = chains.iter().map(chain).collect();
-        for (given, chain) in given.iter_mut().zip(chains) {
-            given.tokens = &chain.tokens;
-        }
-        let mut lost = None;
-        engine.draft(&given, rows, &mut |_, _, _| match self.next() {
-            Ok(Call::Pick(token)) => token,
-            Ok(other) => {
-                let reason = format!("OutOfTurn: expected a pick, found {}", other.name());
-                lost.get_or_insert(self.epoch.fail(0, reason));
-                0
-            }
-            Err(error) => {
-                lost.get_or_insert(error);
-                0
-            }
-        })?;
-        lost.map_or(Ok(()), |lost| Err(lost.into()))
     }
 }

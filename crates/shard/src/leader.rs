@@ -14,7 +14,7 @@ use crate::epoch::Epoch;
 use crate::link::Item;
 
 /// Most bytes of a report: a table of as many streams as there can be.
-const REPORT_BYTES_MAX: usize = 8 + 20 * wire::limit::CHAINS_MAX as usize;
+const REPORT_BYTES_MAX: usize = 8 + 20 * wire::limit::TABLE_STREAMS_MAX as usize;
 
 /// The engine of a group: its own share, and every member's.
 pub struct Leader {
@@ -213,28 +213,8 @@ impl Engine for Leader {
         rows: &[f32],
         pick: Pick<'_>,
     ) -> Result<Vec<Vec<u32>>, StageError> {
-        let chain = |chain: &Chain<'_>| call::Chain {
-            id: chain.id,
-            first: chain.first,
-            rows: chain.rows.start as u32..chain.rows.end as u32,
-            tokens: chain.tokens.to_vec(),
-            length: chain.length,
-        };
-        let chained = chains.iter().map(chain).collect();
-        self.caller.call(&Call::Draft { chains: chained, rows: rows.into() })?;
-        let (mut lost, caller) = (None, &mut self.caller);
-        // How a token is drawn is known here alone: the others are told which it is.
-        let drawn = self.engine.draft(chains, rows, &mut |at, position, logits| {
-            let token = pick(at, position, logits);
-            if let Err(error) = caller.call(&Call::Pick(token)) {
-                lost.get_or_insert(error);
-            }
-            token
-        });
-        match lost {
-            Some(lost) => Err(lost.into()),
-            None => self.caller.ended(drawn),
-        }
+        // The head is whole here: nothing of it is another member's.
+        self.engine.draft(chains, rows, pick)
     }
 
     fn skip(&mut self, id: StreamId) {

@@ -1,14 +1,13 @@
 //! What the leader of a group has its members do, and what they report. `docs/wire.md`, "Groups".
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use arith::base::{Generation, StreamId};
 
 use crate::bytes::Take;
 use crate::describe::Shapes;
 use crate::error::WireError;
-use crate::limit::{CHAINS_MAX, KEEPS_MAX, PLAN_BYTES_MAX, ROUND_ROWS_MAX};
+use crate::limit::{KEEPS_MAX, PLAN_BYTES_MAX, TABLE_STREAMS_MAX};
 use crate::plan::Plan;
 use crate::rows;
 use crate::slot::SlotState;
@@ -27,15 +26,6 @@ pub enum Call<'a> {
     },
     /// Head of rows.
     Logits(Cow<'a, [f32]>),
-    /// The draft head's work; a `Pick` follows for each token that the leader draws.
-    Draft {
-        /// By stream.
-        chains: Vec<Chain>,
-        /// The rows that the chains name.
-        rows: Cow<'a, [f32]>,
-    },
-    /// The token that the leader drew, inside a `Draft`.
-    Pick(u32),
     /// The stream's later rows are zeros.
     Skip(StreamId),
     /// Forgets every stream.
@@ -51,21 +41,6 @@ pub enum Input<'a> {
     Tokens(Cow<'a, [u32]>),
     /// The rows of the boundary.
     Rows(Cow<'a, [f32]>),
-}
-
-/// What the draft head does for one stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
-    /// The stream.
-    pub id: StreamId,
-    /// Position of its first row.
-    pub first: u32,
-    /// Its rows among the given ones.
-    pub rows: Range<u32>,
-    /// The token after each of them.
-    pub tokens: Vec<u32>,
-    /// Tokens to guess.
-    pub length: u32,
 }
 
 /// What a member reports.
@@ -100,18 +75,6 @@ impl Call<'_> {
                 }
             }
             Self::Logits(values) => out.extend(rows::encode(values)),
-            Self::Draft { chains, rows: values } => {
-                out.extend((chains.len() as u32).to_le_bytes());
-                for chain in chains {
-                    let Chain { id, first, rows, tokens, length } = chain;
-                    let tokens_count = tokens.len() as u32;
-                    put_ids(&mut out, &[id.0, *first, rows.start, rows.end]);
-                    put_ids(&mut out, &[*length, tokens_count]);
-                    put_ids(&mut out, tokens);
-                }
-                out.extend(rows::encode(values));
-            }
-            Self::Pick(token) => out.extend(token.to_le_bytes()),
             Self::Skip(id) => out.extend(id.0.to_le_bytes()),
             Self::Reset | Self::Table => {}
         }
@@ -123,25 +86,9 @@ impl Call<'_> {
             Self::Prepare(_) => 1,
             Self::Step { .. } => 2,
             Self::Logits(_) => 3,
-            Self::Draft { .. } => 4,
-            Self::Pick(_) => 5,
-            Self::Skip(_) => 6,
-            Self::Reset => 7,
-            Self::Table => 8,
-        }
-    }
-
-    /// The call's name.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Prepare(_) => "prepare",
-            Self::Step { .. } => "step",
-            Self::Logits(_) => "logits",
-            Self::Draft { .. } => "draft",
-            Self::Pick(_) => "pick",
-            Self::Skip(_) => "skip",
-            Self::Reset => "reset",
-            Self::Table => "table",
+            Self::Skip(_) => 4,
+            Self::Reset => 5,
+            Self::Table => 6,
         }
     }
 }
@@ -159,12 +106,10 @@ impl Call<'static> {
             1 => Self::Prepare(Shapes::take_from(&mut take)?),
             2 => step(&mut take)?,
             3 => Self::Logits(take_values(&mut take)?.into()),
-            4 => draft(&mut take)?,
-            5 => Self::Pick(take.u32("token")?),
-            6 => Self::Skip(StreamId(take.u32("stream")?)),
-            7 => Self::Reset,
-            8 => Self::Table,
-            other => return Err(WireError::OtherMessage(take.fault("call", "1..8", other))),
+            4 => Self::Skip(StreamId(take.u32("stream")?)),
+            5 => Self::Reset,
+            6 => Self::Table,
+            other => return Err(WireError::OtherMessage(take.fault("call", "1..6", other))),
         };
         take.end()?;
         Ok(call)
@@ -200,25 +145,6 @@ fn step(take: &mut Take<'_>) -> Result<Call<'static>, WireError> {
         other => return Err(WireError::BadValue(take.fault("input", "1 or 2", other))),
     };
     Ok(Call::Step { plan: Cow::Owned(plan), input })
-}
-
-fn draft(take: &mut Take<'_>) -> Result<Call<'static>, WireError> {
-    let count = take.u32("chains")?;
-    take.at_most("chains", CHAINS_MAX.into(), count.into())?;
-    let mut chains = Vec::new();
-    for _ in 0..count {
-        let (id, first) = (StreamId(take.u32("stream")?), take.u32("first")?);
-        let rows = take.u32("rows")?..take.u32("rows")?;
-        let (length, tokens) = (take.u32("length")?, take.u32("tokens")?);
-        take.at_most("tokens", ROUND_ROWS_MAX.into(), tokens.into())?;
-        if rows.len() != tokens as usize {
-            let expected = format!("{tokens} rows, one a token");
-            return Err(WireError::OtherRows(take.fault("rows", expected, rows.len())));
-        }
-        let tokens = take_ids(take, "tokens", tokens as usize)?;
-        chains.push(Chain { id, first, rows, tokens, length });
-    }
-    Ok(Call::Draft { chains, rows: take_values(take)?.into() })
 }
 
 fn put_ids(out: &mut Vec<u8>, ids: &[u32]) {
@@ -280,7 +206,7 @@ impl Report {
             }
             3 => {
                 let count = take.u32("streams")?;
-                take.at_most("streams", CHAINS_MAX.into(), count.into())?;
+                take.at_most("streams", TABLE_STREAMS_MAX.into(), count.into())?;
                 let mut slots = Vec::new();
                 for _ in 0..count {
                     slots.push(SlotState {

@@ -34,5 +34,5 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 pub const FIELDS_BYTES_MAX: usize = CONTROL_BYTES_MAX - 64;
 /// Most bytes of `expected` and of `found` in a refusal.
 pub const REFUSAL_TEXT_BYTES_MAX: usize = 64;
-/// Most chains of a draft and most streams of a table, in a group's messages.
-pub const CHAINS_MAX: u32 = 4096;
+/// Most streams of a table, in a group's reports.
+pub const TABLE_STREAMS_MAX: u32 = 4096;

@@ -104,10 +104,7 @@ impl Engine for Double {
         rows: &[f32],
         pick: Pick<'_>,
     ) -> Result<Vec<Vec<u32>>, StageError> {
-        let drawn = self.fake.draft(chains, rows, pick)?;
-        let ids: Vec<f32> = drawn.iter().flatten().map(|&id| id as f32).collect();
-        self.agree(&ids)?;
-        Ok(drawn)
+        self.fake.draft(chains, rows, pick)
     }
 
     fn skip(&mut self, id: StreamId) {
@@ -166,7 +163,12 @@ pub struct Away {
 impl Away {
     /// Runs `engine`, which `make` makes of the group.
     pub fn start<E: Engine + 'static>(config: GroupConfig, make: impl FnOnce(&Group) -> E) -> Self {
-        let group = Group::start(config).unwrap();
+        // One that was here before leaves its address a moment after it has gone.
+        let mut tries = (0..500).map(|_| {
+            std::thread::sleep(Duration::from_millis(2));
+            Group::start(config.clone())
+        });
+        let group = tries.find_map(Result::ok).unwrap();
         let mut engine = make(&group);
         let follower = Follower::new(group.clone());
         let thread = std::thread::spawn(move || follower.run(&mut engine));

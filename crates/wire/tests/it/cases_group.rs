@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use arith::base::{Generation, StreamId};
-use wire::call::{Call, Chain, Input, Report};
+use wire::call::{Call, Input, Report};
 use wire::group::{Kind, PIECE_BYTES_MAX, Piece};
 use wire::plan::{Entry, Op, Plan, Want};
 use wire::slot::SlotState;
@@ -83,10 +83,6 @@ fn calls() -> Vec<Case> {
     cases.good("step_rows", "two rows of two values", rows.clone());
     let logits = Call::Logits(vec![0.5, -0.0].into()).encode().unwrap();
     cases.good("logits", "the head of a row of two values", logits.clone());
-    let chain = Chain { id: StreamId(4), first: 30, rows: 0..2, tokens: vec![5, 6], length: 3 };
-    let draft = Call::Draft { chains: vec![chain], rows: vec![1.0, 2.0].into() };
-    let draft = cases.good("draft", "three tokens after two rows", draft.encode().unwrap());
-    cases.good("pick", "the leader drew token 77", Call::Pick(77).encode().unwrap());
     cases.good("skip", "stream 9 is cancelled", Call::Skip(StreamId(9)).encode().unwrap());
     let reset = cases.good("reset", "forgets every stream", Call::Reset.encode().unwrap());
     cases.good("table", "asks for the table", Call::Table.encode().unwrap());
@@ -94,7 +90,7 @@ fn calls() -> Vec<Case> {
         &reset,
         0,
         "
-        other    | OtherMessage | call 9 does not exist | 0 | 09
+        other    | OtherMessage | call 7 does not exist | 0 | 07
         reserved | BadReserved  | byte 1 is 1           | 1 | 01
         ",
     );
@@ -111,15 +107,6 @@ fn calls() -> Vec<Case> {
     cases.bad("value_missing", "OtherRows", "three values for two rows", cut(&rows, 4));
     cases.bad("value_cut", "OtherRows", "half a value", cut(&logits, 2));
     cases.bad("trailing", "Trailing", "one byte too many", grow(&reset, &[0]));
-    cases.pokes(
-        &draft,
-        0,
-        "
-        chains_many  | TooLarge  | 4,097 chains         | 4  | 01100000
-        draft_rows   | OtherRows | 3 rows, 2 tokens     | 20 | 03
-        draft_tokens | TooLarge  | 2^31 tokens          | 28 | 00000080
-        ",
-    );
     cases.list
 }
 

@@ -7,7 +7,7 @@ use arith::base::{Epoch, Generation, Rank, Round, StreamId};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 use wire::beat::Beat;
-use wire::call::{Call, Chain, Input};
+use wire::call::{Call, Input};
 use wire::cancel::Cancel;
 use wire::control::{Agree, Describe, Fields, Message, Ready, Shapes};
 use wire::describe::{Ends, RowDtype};
@@ -246,18 +246,10 @@ pub fn call() -> impl Strategy<Value = Call<'static>> {
         ];
         input.prop_map(move |input| Call::Step { plan: Cow::Owned(plan.clone()), input })
     });
-    let chain = (any::<(u32, u32, u16, u32)>(), vec(any::<u32>(), 0..4)).prop_map(
-        |((id, first, start, length), tokens)| {
-            let rows = u32::from(start)..u32::from(start) + tokens.len() as u32;
-            Chain { id: StreamId(id), first, rows, tokens, length }
-        },
-    );
     prop_oneof![
         step,
         shapes().prop_map(Call::Prepare),
         values(6).prop_map(|rows| Call::Logits(rows.into())),
-        (vec(chain, 0..4), values(4))
-            .prop_map(|(chains, rows)| Call::Draft { chains, rows: rows.into() }),
     ]
 }
 
