@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arith::format::Matrix;
 use sha2::{Digest as _, Sha256};
 
-use crate::family::{self, Form};
+use crate::family::{self, Form, Reading};
 use crate::file::Source;
 use crate::folder::{self, Folder};
 use crate::gguf::{Header, Metadata, limits};
 use crate::manifest::Manifest;
-use crate::reading::{self, Shape};
+use crate::reading::{self, Cut, Shape};
 use crate::tensor::{self, TensorInfo};
 use crate::{Config, Digest, WeightsError};
 
@@ -230,16 +230,41 @@ impl Checkpoint {
     ) -> Result<Matrix<'a>, WeightsError> {
         let info = self.held(name)?;
         let shape = Shape::of(info, self.widened);
-        let bytes = shape.bytes();
-        if buffer.len() < bytes {
-            // Exactly, and nothing of the old contents is moved.
-            buffer.clear();
-            buffer.reserve_exact(bytes);
-            buffer.resize(bytes, 0);
-        }
-        let bytes = &mut buffer[..bytes];
+        let bytes = sized(buffer, shape.bytes());
         reading::fill(&self.files, info, self.widened, bytes)?;
         self.read.fetch_add(info.bytes as u64, Ordering::Relaxed);
+        Ok(shape.over(bytes))
+    }
+
+    /// A part of matrix `name`: its rows `rows`, run by run, and of each the values `cols` along K,
+    /// whole units of its format. No other byte of it is read.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read`].
+    ///
+    /// # Panics
+    /// Where the matrix has no such part, and for tensors that are not read as they are stored.
+    pub fn read_part<'a>(
+        &self,
+        name: &str,
+        rows: &[Range<usize>],
+        cols: Range<usize>,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<Matrix<'a>, WeightsError> {
+        let info = self.held(name)?;
+        assert!(info.reading == Reading::Plain, "{name} is no matrix");
+        let unit = info.format.unit_values();
+        let units = cols.start.is_multiple_of(unit) && cols.end.is_multiple_of(unit);
+        let within = cols.end <= info.cols && rows.iter().all(|run| run.end <= info.rows);
+        assert!(units && within, "{name} has no rows {rows:?} of {cols:?}");
+        let cut = Cut { rows, cols };
+        let whole = Shape::of(info, self.widened);
+        let shape = Shape { rows: cut.count(), cols: cut.cols.len(), ..whole };
+        let bytes = sized(buffer, shape.bytes());
+        reading::fill_cut(&self.files, info, self.widened, &cut, bytes)?;
+        let share = (shape.rows * shape.cols) as u128 * info.bytes as u128;
+        let read = share / (info.rows * info.cols) as u128;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
         Ok(shape.over(bytes))
     }
 
@@ -291,6 +316,17 @@ impl Checkpoint {
         }
         Ok(sum.finalize().into())
     }
+}
+
+/// The first `bytes` bytes of a buffer, which grows where it must.
+fn sized(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    if buffer.len() < bytes {
+        // Exactly, and nothing of the old contents is moved.
+        buffer.clear();
+        buffer.reserve_exact(bytes);
+        buffer.resize(bytes, 0);
+    }
+    &mut buffer[..bytes]
 }
 
 /// The whole model's tensors, those of `held` placed where they are.

@@ -1,5 +1,6 @@
 //! Stored values become those that a layer program uses: the bytes of a matrix, from its pieces.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arith::format::{Format, Matrix, Mlx, read_block, read_float};
@@ -43,6 +44,41 @@ impl Shape {
     }
 }
 
+/// A part of a matrix: some of its rows, run by run, and of each the same values along K.
+#[derive(Clone, Debug)]
+pub(crate) struct Cut<'a> {
+    pub rows: &'a [Range<usize>],
+    /// Whole units.
+    pub cols: Range<usize>,
+}
+
+impl Cut<'_> {
+    /// Rows of all runs.
+    pub fn count(&self) -> usize {
+        self.rows.iter().map(ExactSizeIterator::len).sum()
+    }
+
+    /// Reads rows `rows`, of one of its runs, from a piece of `row_bytes` bytes a row of `all`
+    /// values.
+    fn read(
+        &self,
+        (source, at): (&Source, u64),
+        (all, row_bytes): (usize, usize),
+        rows: Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), WeightsError> {
+        let offset = |row: usize| at + (row * row_bytes) as u64;
+        if self.cols == (0..all) {
+            return source.read(offset(rows.start), out);
+        }
+        let [first, end] = [self.cols.start, self.cols.end].map(|col| col * row_bytes / all);
+        for (row, out) in rows.zip(out.chunks_exact_mut(end - first)) {
+            source.read(offset(row) + first as u64, out)?;
+        }
+        Ok(())
+    }
+}
+
 /// Reads `tensor`, which has all its pieces in `files`, into `out`, as [`Shape::of`] has it.
 pub(crate) fn fill(
     files: &[Arc<Source>],
@@ -50,14 +86,13 @@ pub(crate) fn fill(
     widened: bool,
     out: &mut [u8],
 ) -> Result<(), WeightsError> {
-    if let Format::Mlx(mlx) = tensor.format {
-        return units(files, tensor, mlx, STEP_BYTES, widened, out);
+    if tensor.reading == Reading::Plain {
+        let (whole, cols) = (0..tensor.rows, 0..tensor.cols);
+        let cut = Cut { rows: std::slice::from_ref(&whole), cols };
+        return fill_cut(files, tensor, widened, &cut, out);
     }
     let piece = &tensor.pieces[0];
     let source = &files[piece.file];
-    if tensor.reading == Reading::Plain {
-        return source.read(piece.at, out);
-    }
     // A vector or a convolution's taps: small.
     let mut stored = vec![0; piece.bytes];
     source.read(piece.at, &mut stored)?;
@@ -76,34 +111,60 @@ pub(crate) fn fill(
     Ok(())
 }
 
+/// Reads a part of `tensor`, whose values are read as they are stored, into `out`.
+pub(crate) fn fill_cut(
+    files: &[Arc<Source>],
+    tensor: &TensorInfo,
+    widened: bool,
+    cut: &Cut<'_>,
+    out: &mut [u8],
+) -> Result<(), WeightsError> {
+    if let Format::Mlx(mlx) = tensor.format {
+        return units(files, tensor, (mlx, cut), STEP_BYTES, widened, out);
+    }
+    let piece = &tensor.pieces[0];
+    let row = (tensor.cols, tensor.bytes / tensor.rows);
+    let mut rest = out;
+    for run in cut.rows {
+        let (now, later) = rest.split_at_mut(run.len() * (row.1 * cut.cols.len() / row.0));
+        cut.read((&files[piece.file], piece.at), row, run.clone(), now)?;
+        rest = later;
+    }
+    Ok(())
+}
+
 /// Puts codes, scales and biases together to units, the rows of about `step_bytes` of codes at a
 /// time.
 fn units(
     files: &[Arc<Source>],
     tensor: &TensorInfo,
-    mlx: Mlx,
+    (mlx, cut): (Mlx, &Cut<'_>),
     step_bytes: usize,
     widened: bool,
     out: &mut [u8],
 ) -> Result<(), WeightsError> {
     let format = Format::Mlx(mlx);
     let (group, scale_bytes) = (usize::from(mlx.group), mlx.scales.bytes());
-    let (groups, code_bytes) = (tensor.cols / group, group * usize::from(mlx.bits) / 8);
-    // Bytes a row of each piece.
-    let wide = [groups * code_bytes, groups * scale_bytes, groups * scale_bytes];
-    let step = (step_bytes / wide[0]).clamp(1, tensor.rows);
-    let mut parts = wide.map(|bytes| vec![0; step * bytes]);
+    let (groups, code_bytes) = (cut.cols.len() / group, group * usize::from(mlx.bits) / 8);
+    // Bytes of a group in each piece.
+    let wide = [code_bytes, scale_bytes, scale_bytes];
+    let step = (step_bytes / (groups * wide[0])).clamp(1, tensor.rows);
+    let mut parts = wide.map(|bytes| vec![0; step * groups * bytes]);
     let mut unit = vec![0; format.unit_bytes()];
     let mut codes = vec![0; group];
     let out_bytes = if widened { 4 * group } else { unit.len() };
     let mut out = out.chunks_exact_mut(out_bytes);
-    for first in (0..tensor.rows).step_by(step) {
-        let rows = step.min(tensor.rows - first);
+    let steps = cut
+        .rows
+        .iter()
+        .flat_map(|run| run.clone().step_by(step).map(|first| first..run.end.min(first + step)));
+    for rows in steps {
         for ((piece, part), bytes) in tensor.pieces.iter().zip(&mut parts).zip(wide) {
-            let at = piece.at + (first * bytes) as u64;
-            files[piece.file].read(at, &mut part[..rows * bytes])?;
+            let part = &mut part[..rows.len() * groups * bytes];
+            let row = (tensor.cols, tensor.cols / group * bytes);
+            cut.read((&files[piece.file], piece.at), row, rows.clone(), part)?;
         }
-        for (at, out) in out.by_ref().take(rows * groups).enumerate() {
+        for (at, out) in out.by_ref().take(rows.len() * groups).enumerate() {
             let target = if widened { &mut unit[..] } else { &mut *out };
             let [codes_in, scales, biases] = &parts;
             let (scale, rest) = target.split_at_mut(scale_bytes);
@@ -157,10 +218,14 @@ mod tests {
             // Apart and in another order than they are put together.
             let places = [piece(9_000, codes), piece(5, scales), piece(4_500, scales)];
             tensor.pieces = places.to_vec();
-            let read = |step_bytes| {
-                let mut out = vec![0; tensor.bytes];
-                units(&files, &tensor, mlx, step_bytes, false, &mut out).map(|()| out)
+            let read_cut = |step_bytes, cut: &Cut<'_>| {
+                let share = cut.count() * cut.cols.len();
+                let mut out = vec![0; tensor.bytes * share / (rows * cols) as usize];
+                units(&files, &tensor, (mlx, cut), step_bytes, false, &mut out).map(|()| out)
             };
+            let whole = [0..rows as usize];
+            let read =
+                |step_bytes| read_cut(step_bytes, &Cut { rows: &whole, cols: 0..cols as usize });
             let mut expected: Vec<u8> = Vec::new();
             for unit in 0..groups {
                 for piece in [&places[1], &places[2], &places[0]] {
@@ -170,6 +235,16 @@ mod tests {
             }
             for step_bytes in [1, 300, 1 << 20] {
                 assert!(read(step_bytes)? == expected, "{format}, {step_bytes} bytes at once");
+                let row = expected.len() / rows as usize;
+                let runs = [1..2, 3..7];
+                let half: Vec<u8> = runs
+                    .iter()
+                    .cloned()
+                    .flatten()
+                    .flat_map(|at| expected[at * row + row / 2..(at + 1) * row].to_vec())
+                    .collect();
+                let cut = Cut { rows: &runs, cols: 128..256 };
+                assert!(read_cut(step_bytes, &cut)? == half, "{format}, a part");
             }
         }
         Ok(())
