@@ -28,6 +28,12 @@ pub enum Fault {
     TwiceShifted,
     /// Queries and gates are split as two halves, not head by head. Planted at load.
     HalvedGate,
+    /// A member adds the group's nodes from the second one on, the first last. Planted at load.
+    OtherTree,
+    /// A member joins pieces from the second member's on, the first one's last. Planted at load.
+    SwappedPieces,
+    /// A member's share of K begins a group of slices off. Planted at load.
+    ShiftedShare,
 }
 
 /// The plan as a stage takes it that keeps every window whole.

@@ -18,6 +18,7 @@ pub use error::StageError;
 pub use exchange::{Exchange, ExchangeError, Member};
 pub use fake::{Fake, FakeConfig};
 pub use fault::Fault;
+pub use model::{Choice, Share, Split, Traffic, Way};
 pub use slots::{Slots, WINDOW_ROWS_MAX};
 pub use stage::{HEAD_ROWS_MAX, KEEP_BYTES_MAX, PIECE_ROWS_MAX, Stage, StageConfig};
-pub use stage::{draft_need_bytes, need_bytes};
+pub use stage::{choices, draft_need_bytes, need_bytes, share_draft_need_bytes, share_need_bytes};

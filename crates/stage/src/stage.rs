@@ -9,10 +9,11 @@ use backend::{Backend, RowAt, RowMap, Walk};
 use weights::Checkpoint;
 use wire::plan::Plan;
 
+use crate::exchange::Alone;
 use crate::guess::Guessing;
-use crate::model::{self, Need, Part, Piece, Program, Record, Replay, Sizes};
+use crate::model::{self, Choice, Need, Part, Piece, Program, Record, Replay, Share, Sizes, Split};
 use crate::slots::{Effects, KeepEffect, Settled, Slots, Span, WINDOW_ROWS_MAX};
-use crate::{Chain, Engine, Fault, Input, Pick, Shapes, SlotState, StageError};
+use crate::{Chain, Engine, Exchange, Fault, Input, Member, Pick, Shapes, SlotState, StageError};
 
 /// Most rows that pass through the layers at once; a larger round runs in pieces. Bounds the row
 /// buffers, never bits.
@@ -37,8 +38,8 @@ pub struct StageConfig {
 }
 
 impl StageConfig {
-    fn part(&self, fault: Option<Fault>) -> Part {
-        Part { range: self.range.clone(), ends: self.ends, kv: self.kv, fault }
+    fn part(&self, share: Share, fault: Option<Fault>) -> Part {
+        Part { range: self.range.clone(), ends: self.ends, kv: self.kv, share, fault }
     }
 }
 
@@ -66,7 +67,38 @@ impl<B: Backend> Stage<B> {
         checkpoint: &Checkpoint,
         config: StageConfig,
     ) -> Result<Self, StageError> {
-        Self::load(backend, checkpoint, config, None)
+        Self::load(backend, checkpoint, config, Split::default(), Box::new(Alone), None)
+    }
+
+    /// Loads a member's share of the range, and nothing else of the checkpoint. Every member of the
+    /// group is called alike from then on, and each call but [`Engine::skip`], [`Engine::reset`] and
+    /// [`Engine::draft`] meets the others in `exchange`. A draft head, which guesses alone, is for
+    /// the member that is asked for guesses.
+    ///
+    /// # Errors
+    /// As [`Stage::open`].
+    pub fn open_share(
+        backend: Arc<B>,
+        checkpoint: &Checkpoint,
+        config: StageConfig,
+        split: Split,
+        exchange: Box<dyn Exchange>,
+    ) -> Result<Self, StageError> {
+        Self::load(backend, checkpoint, config, split, exchange, None)
+    }
+
+    /// As [`Stage::open_share`], with a defect from the start.
+    #[cfg(any(test, feature = "faults"))]
+    #[doc(hidden)]
+    pub fn open_faulty_share(
+        backend: Arc<B>,
+        checkpoint: &Checkpoint,
+        config: StageConfig,
+        split: Split,
+        exchange: Box<dyn Exchange>,
+        fault: Fault,
+    ) -> Result<Self, StageError> {
+        Self::load(backend, checkpoint, config, split, exchange, Some(fault))
     }
 
     /// As [`Stage::open`], with a defect from the start.
@@ -78,7 +110,9 @@ impl<B: Backend> Stage<B> {
         config: StageConfig,
         fault: Fault,
     ) -> Result<Self, StageError> {
-        let mut stage = Self::load(backend, checkpoint, config, Some(fault))?;
+        let alone = Box::new(Alone);
+        let split = Split::default();
+        let mut stage = Self::load(backend, checkpoint, config, split, alone, Some(fault))?;
         stage.plant(fault);
         Ok(stage)
     }
@@ -87,11 +121,15 @@ impl<B: Backend> Stage<B> {
         backend: Arc<B>,
         checkpoint: &Checkpoint,
         config: StageConfig,
+        split: Split,
+        exchange: Box<dyn Exchange>,
         fault: Option<Fault>,
     ) -> Result<Self, StageError> {
         let model = checkpoint.config();
         check_range(model.layers(), &config.range)?;
-        let program = model::open(backend.clone(), checkpoint, &config.part(fault))?;
+        let Member { index, count } = exchange.member();
+        let part = config.part(Share { index, count, split }, fault);
+        let program = model::open(backend.clone(), checkpoint, &part, exchange)?;
         Ok(Self {
             backend,
             program,
@@ -168,27 +206,33 @@ impl<B: Backend> Stage<B> {
     }
 
     /// Does one keep; whether it is held.
-    fn keep(&mut self, keep: &KeepEffect) -> bool {
+    fn keep(&mut self, keep: &KeepEffect) -> Result<bool, StageError> {
         match *keep {
             KeepEffect::Save { key, place, skipped, .. } => {
-                let held = !skipped && self.program.save(key, place);
+                let held = !skipped && self.program.save(key, place)?;
                 if !held {
                     self.slots.lose(key);
                 }
-                return held;
+                return Ok(held);
             }
             KeepEffect::Drop { key } => self.program.forget(key),
             KeepEffect::Restore { key, place, .. } => self.program.restore(key, place),
         }
-        true
+        Ok(true)
     }
 
     /// Runs the rows `piece` of the round, those of skipped streams left out.
-    fn run(&mut self, effects: &Effects, piece: Range<usize>, input: Input<'_>, out: &mut [f32]) {
+    fn run(
+        &mut self,
+        effects: &Effects,
+        piece: Range<usize>,
+        input: Input<'_>,
+        out: &mut [f32],
+    ) -> Result<(), StageError> {
         let hidden = self.hidden;
         let (piece, live) = live_rows(effects, piece);
         if live.is_empty() {
-            return;
+            return Ok(());
         }
         match input {
             Input::Tokens(ids) => {
@@ -203,15 +247,16 @@ impl<B: Backend> Stage<B> {
                 self.program.load(&self.scratch);
             }
         }
-        self.layers(piece);
+        self.layers(piece)?;
         self.scratch.resize(live.len() * hidden, 0.0);
         self.program.store(&mut self.scratch);
         for (&row, values) in live.iter().zip(self.scratch.chunks_exact(hidden)) {
             out[row * hidden..(row + 1) * hidden].copy_from_slice(values);
         }
+        Ok(())
     }
 
-    fn layers(&mut self, piece: Piece) {
+    fn layers(&mut self, piece: Piece) -> Result<(), StageError> {
         let rows = piece.map.rows.len();
         self.program.begin(piece);
         for layer in self.config.range.clone() {
@@ -219,11 +264,12 @@ impl<B: Backend> Stage<B> {
             if self.plant.skips(layer) {
                 continue;
             }
-            self.program.layer(layer);
+            self.program.layer(layer)?;
             if self.config.loop_mode {
                 self.cross(rows);
             }
         }
+        Ok(())
     }
 
     /// Takes the residual over a boundary and back.
@@ -237,11 +283,11 @@ impl<B: Backend> Stage<B> {
     }
 
     /// Runs every kernel once over a row that belongs to no stream.
-    fn warm(&mut self) {
+    fn warm(&mut self) -> Result<(), StageError> {
         let row = vec![0.0; self.hidden];
         if self.config.ends {
             self.program.embed(&[0]);
-            self.program.head(&row, &mut vec![0.0; self.vocab]);
+            self.program.head(&row, &mut vec![0.0; self.vocab])?;
         }
         self.program.load(&row);
         let rows = vec![RowAt { table: 0, position: 0 }];
@@ -249,7 +295,7 @@ impl<B: Backend> Stage<B> {
             map: RowMap { rows, tables: vec![Arc::from([0])] },
             walks: vec![Walk { rows: 0..1, from: None, to: 0 }],
             records: Vec::new(),
-        });
+        })
     }
 }
 
@@ -273,8 +319,7 @@ impl<B: Backend> Engine for Stage<B> {
         self.slots = Slots::new(*shapes);
         self.held.clear();
         self.program.forget_all();
-        self.warm();
-        Ok(())
+        self.warm()
     }
 
     fn step(
@@ -287,12 +332,12 @@ impl<B: Backend> Engine for Stage<B> {
         input.check(rows, self.hidden, self.vocab)?;
         let effects = self.apply(plan)?;
         self.settle(&effects.settled);
-        self.held = effects.keeps.iter().map(|keep| self.keep(keep)).collect();
+        self.held = effects.keeps.iter().map(|keep| self.keep(keep)).collect::<Result<_, _>>()?;
         effects.copies.iter().for_each(|copy| self.program.copy_page(copy.from, copy.to));
         out.clear();
         out.resize(rows * self.hidden, 0.0);
         for piece in pieces(rows, &plan.cuts, PIECE_ROWS_MAX) {
-            self.run(&effects, piece, input, out);
+            self.run(&effects, piece, input, out)?;
         }
         Ok(())
     }
@@ -305,7 +350,7 @@ impl<B: Backend> Engine for Stage<B> {
         out.resize(rows.len() / self.hidden * self.vocab, 0.0);
         let rows = rows.chunks(sizes.head_rows_max * self.hidden);
         let logits = out.chunks_mut(sizes.head_rows_max * self.vocab);
-        rows.zip(logits).for_each(|(rows, logits)| self.program.head(rows, logits));
+        rows.zip(logits).try_for_each(|(rows, logits)| self.program.head(rows, logits))?;
         Ok(())
     }
 
@@ -350,8 +395,31 @@ pub fn need_bytes(
     config: &StageConfig,
     shapes: &Shapes,
 ) -> Result<Need, StageError> {
+    share_need_bytes(checkpoint, config, Share::default(), shapes)
+}
+
+/// Bytes that a share of a range takes once it is prepared for `shapes`.
+pub fn share_need_bytes(
+    checkpoint: &Checkpoint,
+    config: &StageConfig,
+    share: Share,
+    shapes: &Shapes,
+) -> Result<Need, StageError> {
     check_range(checkpoint.config().layers(), &config.range)?;
-    model::need(checkpoint, &config.part(None), sizes(shapes)?)
+    model::need(checkpoint, &config.part(share, None), sizes(shapes)?)
+}
+
+/// How a share of a range meets the other members; nothing for a group of one.
+///
+/// # Errors
+/// A range that the model does not have; a family without a layer program.
+pub fn choices(
+    checkpoint: &Checkpoint,
+    config: &StageConfig,
+    share: Share,
+) -> Result<Vec<Choice>, StageError> {
+    check_range(checkpoint.config().layers(), &config.range)?;
+    model::choices(checkpoint.config(), &config.part(share, None))
 }
 
 /// Bytes that a draft head adds to the range with the ends.
@@ -360,7 +428,17 @@ pub fn draft_need_bytes(
     config: &StageConfig,
     shapes: &Shapes,
 ) -> Result<u64, StageError> {
-    model::draft_need(checkpoint, &config.part(None), sizes(shapes)?)
+    share_draft_need_bytes(checkpoint, config, Share::default(), shapes)
+}
+
+/// Bytes that a draft head adds to a share of the range with the ends; it is whole there.
+pub fn share_draft_need_bytes(
+    checkpoint: &Checkpoint,
+    config: &StageConfig,
+    share: Share,
+    shapes: &Shapes,
+) -> Result<u64, StageError> {
+    model::draft_need(checkpoint, &config.part(share, None), sizes(shapes)?)
 }
 
 fn check_range(layers: u32, range: &Range<u32>) -> Result<(), StageError> {

@@ -7,10 +7,11 @@
 
 use backend::{Backend, BackendError, RopeRows, RowMap};
 
+use super::division::Division;
+use super::group::{Closing, ClosingRows, Group};
 use super::loader::Loader;
-use super::shape::Shape;
 use super::trunk::Residual;
-use crate::StageError;
+use crate::{ExchangeError, StageError};
 
 /// Its weights.
 pub(super) struct Attention<B: Backend> {
@@ -18,7 +19,7 @@ pub(super) struct Attention<B: Backend> {
     q: B::Linear,
     k: B::Linear,
     v: B::Linear,
-    o: B::Linear,
+    o: Closing<B>,
     gated: Option<Gated<B>>,
 }
 
@@ -37,10 +38,16 @@ pub(super) struct AttentionRows<B: Backend> {
     /// Keys and values, kv heads * dim.
     k: B::Rows,
     v: B::Rows,
+    end: ClosingRows<B>,
 }
 
 impl<B: Backend> AttentionRows<B> {
-    pub(super) fn new(backend: &B, shape: &Shape, rows_max: usize) -> Result<Self, BackendError> {
+    pub(super) fn new(
+        backend: &B,
+        division: &Division,
+        rows_max: usize,
+    ) -> Result<Self, BackendError> {
+        let (shape, index) = (&division.own, division.share.index);
         let rows = |width| backend.rows(rows_max, width);
         Ok(Self {
             q: rows(shape.query_width())?,
@@ -48,6 +55,7 @@ impl<B: Backend> AttentionRows<B> {
             gate: shape.gated.then(|| rows(shape.query_width())).transpose()?,
             k: rows(shape.kv_width())?,
             v: rows(shape.kv_width())?,
+            end: ClosingRows::new(backend, &division.o, index, rows_max)?,
         })
     }
 }
@@ -55,38 +63,41 @@ impl<B: Backend> AttentionRows<B> {
 impl<B: Backend> Attention<B> {
     pub(super) fn load(
         loader: &mut Loader<'_, B>,
-        shape: &Shape,
+        division: &Division,
         layer: u32,
     ) -> Result<Self, StageError> {
+        let (shape, index) = (&division.own, division.share.index);
         let name = |tensor: &str| format!("blk.{layer}.{tensor}.weight");
         let norm = loader.vector(&name("attn_norm"))?;
         let (q, gated) = if shape.gated {
-            let (q, gate) = loader.split(&name("attn_q"), shape.heads.dim)?;
+            let (q, gate) =
+                loader.split(&name("attn_q"), &division.query_rows(2), shape.heads.dim)?;
             let q_norm = loader.vector(&name("attn_q_norm"))?;
             let k_norm = loader.vector(&name("attn_k_norm"))?;
             (q, Some(Gated { gate, q_norm, k_norm }))
         } else {
-            (loader.linear(&name("attn_q"))?, None)
+            (loader.rows(&name("attn_q"), &division.query_rows(1))?, None)
         };
         Ok(Self {
             norm,
             q,
-            k: loader.linear(&name("attn_k"))?,
-            v: loader.linear(&name("attn_v"))?,
-            o: loader.linear(&name("attn_output"))?,
+            k: loader.rows(&name("attn_k"), &division.kv_rows())?,
+            v: loader.rows(&name("attn_v"), &division.kv_rows())?,
+            o: Closing::load(loader, &name("attn_output"), &division.o, index)?,
             gated,
         })
     }
 
     pub(super) fn run(
         &self,
-        backend: &B,
-        shape: &Shape,
+        (backend, group): (&B, &mut Group),
+        division: &Division,
         (map, rope): (&RowMap, &RopeRows),
         residual: &mut Residual<B>,
         b: &mut AttentionRows<B>,
         kv: &mut B::Kv,
-    ) {
+    ) -> Result<(), ExchangeError> {
+        let shape = &division.own;
         let (rows, heads, eps) = (map.rows.len(), shape.heads, shape.eps);
         let Residual { x, n, y } = residual;
         backend.rms_norm(x, &self.norm, eps, rows, n);
@@ -106,7 +117,8 @@ impl<B: Backend> Attention<B> {
         if let Some(gate) = &b.gate {
             backend.gate(&mut b.a, gate, rows);
         }
-        backend.project(&b.a, rows, &[&self.o], &mut [&mut *y]);
+        self.o.run((backend, group), &division.o, (&b.a, rows), &mut b.end, y)?;
         backend.add(x, y, rows);
+        Ok(())
     }
 }

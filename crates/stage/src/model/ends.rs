@@ -2,9 +2,11 @@
 
 use backend::{Backend, BackendError};
 
+use super::division::Division;
+use super::group::Group;
 use super::loader::Loader;
 use super::trunk::Residual;
-use crate::StageError;
+use crate::{ExchangeError, StageError};
 
 /// The ends on a device.
 pub(super) struct Ends<B: Backend> {
@@ -12,28 +14,58 @@ pub(super) struct Ends<B: Backend> {
     norm: B::Vector,
     /// `None` where the head is the embedding table.
     head: Option<B::Linear>,
-    /// `[head_rows_max, vocab]`.
+    /// The head of guesses, which exchange nothing, where a member's own is a share; `None` where
+    /// it is the embedding table or `head`.
+    guesses: Option<B::Linear>,
+    /// `[head_rows_max, vocab]`, of a share its own.
     logits: Option<B::Rows>,
+    /// Those of guesses, where they are of another width.
+    guessed: Option<B::Rows>,
 }
 
 impl<B: Backend> Ends<B> {
-    pub(super) fn load(loader: &mut Loader<'_, B>, tied: bool) -> Result<Self, StageError> {
+    pub(super) fn load(
+        loader: &mut Loader<'_, B>,
+        division: &Division,
+    ) -> Result<Self, StageError> {
+        let (tied, divided) = (division.whole.tied, division.vocab.is_divided());
         Ok(Self {
             embeddings: loader.linear("token_embd.weight")?,
             norm: loader.vector("output_norm.weight")?,
-            head: if tied { None } else { Some(loader.linear("output.weight")?) },
+            head: match (tied, divided) {
+                (true, false) => None,
+                _ => Some(loader.rows(head_name(tied), &division.vocab_rows())?),
+            },
+            guesses: None,
             logits: None,
+            guessed: None,
         })
+    }
+
+    /// Loads what guesses need besides.
+    pub(super) fn add_guesses(
+        &mut self,
+        loader: &mut Loader<'_, B>,
+        division: &Division,
+    ) -> Result<(), StageError> {
+        if division.vocab.is_divided() && !division.whole.tied {
+            self.guesses = Some(loader.linear(head_name(false))?);
+        }
+        Ok(())
     }
 
     pub(super) fn allocate(
         &mut self,
         backend: &B,
-        rows_max: usize,
-        vocab: usize,
+        division: &Division,
+        (rows_max, guesses): (usize, bool),
     ) -> Result<(), BackendError> {
-        self.logits = None;
-        self.logits = Some(backend.rows(rows_max, vocab)?);
+        (self.logits, self.guessed) = (None, None);
+        let own = division.vocab.values(division.share.index);
+        self.logits = Some(backend.rows(rows_max, own)?);
+        if guesses && division.vocab.is_divided() {
+            self.guessed = Some(backend.rows(rows_max, division.whole.vocab)?);
+        }
         Ok(())
     }
 
@@ -44,14 +76,17 @@ impl<B: Backend> Ends<B> {
     /// Logits of the first `rows` rows of `residual.x`.
     pub(super) fn run(
         &mut self,
-        backend: &B,
-        eps: f32,
+        (backend, group): (&B, &mut Group),
+        division: &Division,
         rows: usize,
         residual: &mut Residual<B>,
         to: &mut [f32],
-    ) {
-        self.norm(backend, eps, rows, &residual.x, &mut residual.n);
-        self.project(backend, rows, &residual.n, to);
+    ) -> Result<(), ExchangeError> {
+        self.norm(backend, division.whole.eps, rows, &residual.x, &mut residual.n);
+        let logits = self.logits.as_mut().expect("allocate comes first");
+        let head = self.head.as_ref().unwrap_or(&self.embeddings);
+        backend.project(&residual.n, rows, &[head], &mut [&mut *logits]);
+        group.collect(backend, (logits, rows), &division.vocab, to)
     }
 
     /// The final norm.
@@ -59,11 +94,21 @@ impl<B: Backend> Ends<B> {
         backend.rms_norm(x, &self.norm, eps, rows, n);
     }
 
-    /// Logits of normed rows.
-    pub(super) fn project(&mut self, backend: &B, rows: usize, n: &B::Rows, to: &mut [f32]) {
-        let logits = self.logits.as_mut().expect("allocate comes first");
-        let head = self.head.as_ref().unwrap_or(&self.embeddings);
+    /// Logits of normed rows, for guesses: no other member is asked.
+    pub(super) fn guess(&mut self, backend: &B, rows: usize, n: &B::Rows, to: &mut [f32]) {
+        let (logits, head) = match (&mut self.guessed, &self.guesses, &self.head) {
+            (Some(guessed), Some(whole), _) => (guessed, whole),
+            (Some(guessed), None, _) => (guessed, &self.embeddings),
+            (None, _, head) => {
+                let logits = self.logits.as_mut().expect("allocate comes first");
+                (logits, head.as_ref().unwrap_or(&self.embeddings))
+            }
+        };
         backend.project(n, rows, &[head], &mut [&mut *logits]);
         backend.download(logits, 0, to);
     }
+}
+
+fn head_name(tied: bool) -> &'static str {
+    if tied { "token_embd.weight" } else { "output.weight" }
 }

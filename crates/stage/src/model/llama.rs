@@ -4,6 +4,7 @@ use backend::Backend;
 use weights::config::{Llama, Mixer};
 
 use super::attention::Attention;
+use super::division::Division;
 use super::loader::Loader;
 use super::mlp::Mlp;
 use super::shape::Shape;
@@ -31,11 +32,11 @@ pub(super) fn shape(config: &Llama) -> Shape {
 /// Loads one layer.
 pub(super) fn block<B: Backend>(
     loader: &mut Loader<'_, B>,
-    shape: &Shape,
+    division: &Division,
     layer: u32,
 ) -> Result<Block<B>, StageError> {
     Ok(Block {
-        mixer: trunk::Mixer::Attention(Attention::load(loader, shape, layer)?),
-        mlp: Mlp::load(loader, layer, "ffn_norm")?,
+        mixer: trunk::Mixer::Attention(Attention::load(loader, division, layer)?),
+        mlp: Mlp::load(loader, division, layer, "ffn_norm")?,
     })
 }

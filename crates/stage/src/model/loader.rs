@@ -1,6 +1,10 @@
 //! Tensors of a checkpoint onto a device.
 
+use std::ops::Range;
+
+use arith::base::SLICE_VALUES;
 use arith::format::Matrix;
+use arith::linear::Groups;
 use backend::Backend;
 use weights::Checkpoint;
 
@@ -25,6 +29,66 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(self.backend.linear(&matrix)?)
     }
 
+    /// Some rows of a matrix, run by run.
+    pub(super) fn rows(
+        &mut self,
+        name: &str,
+        runs: &[Range<usize>],
+    ) -> Result<B::Linear, StageError> {
+        let backend = self.backend;
+        Ok(backend.linear(&self.read_rows(name, runs)?)?)
+    }
+
+    /// The groups `groups` of a matrix of `cols` values along K.
+    pub(super) fn groups(
+        &mut self,
+        name: &str,
+        cols: usize,
+        groups: Range<usize>,
+    ) -> Result<B::Linear, StageError> {
+        let rows = self.checkpoint.info(name)?.rows;
+        let mut own = Groups::values(cols, groups.clone());
+        if self.fault == Some(Fault::ShiftedShare) {
+            let off =
+                if own.end == cols { -(SLICE_VALUES as isize) } else { SLICE_VALUES as isize };
+            own = own.start.wrapping_add_signed(off)..own.end.wrapping_add_signed(off);
+        }
+        let whole = 0..rows;
+        let runs = std::slice::from_ref(&whole);
+        let matrix = self.checkpoint.read_part(name, runs, own, &mut self.buffer)?;
+        Ok(self.backend.linear_share(&matrix, Groups::share(cols, groups))?)
+    }
+
+    fn read_rows(&mut self, name: &str, runs: &[Range<usize>]) -> Result<Matrix<'_>, StageError> {
+        let (rows, cols) = {
+            let info = self.checkpoint.info(name)?;
+            (info.rows, info.cols)
+        };
+        if *runs == [0..rows] {
+            return Ok(self.checkpoint.read(name, &mut self.buffer)?);
+        }
+        Ok(self.checkpoint.read_part(name, runs, 0..cols, &mut self.buffer)?)
+    }
+
+    /// Some values of each row of a float matrix, run by run.
+    pub(super) fn vector_part(
+        &mut self,
+        name: &str,
+        runs: &[Range<usize>],
+    ) -> Result<B::Vector, StageError> {
+        let matrix = self.checkpoint.read(name, &mut self.buffer)?;
+        if *runs == [0..matrix.cols] {
+            return Ok(self.backend.vector(&matrix)?);
+        }
+        let width = matrix.format.unit_bytes();
+        let rows = matrix.bytes.chunks_exact(matrix.row_bytes());
+        let part = rows
+            .flat_map(|row| runs.iter().flat_map(|run| &row[run.start * width..run.end * width]));
+        let bytes: Vec<u8> = part.copied().collect();
+        let cols = runs.iter().map(ExactSizeIterator::len).sum();
+        Ok(self.backend.vector(&Matrix { cols, bytes: &bytes, ..matrix })?)
+    }
+
     pub(super) fn vector(&mut self, name: &str) -> Result<B::Vector, StageError> {
         let matrix = self.checkpoint.read(name, &mut self.buffer)?;
         if self.fault == Some(Fault::TwiceShifted) && name.ends_with("norm.weight") {
@@ -33,14 +97,17 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(self.backend.vector(&matrix)?)
     }
 
-    /// A matrix whose rows are `dim` of one output, then `dim` of another, and so on, as two.
+    /// Some rows of a matrix, which are `dim` of one output, then `dim` of another, and so on, as
+    /// two.
     pub(super) fn split(
         &mut self,
         name: &str,
+        runs: &[Range<usize>],
         dim: usize,
     ) -> Result<(B::Linear, B::Linear), StageError> {
-        let matrix = self.checkpoint.read(name, &mut self.buffer)?;
-        let dim = match self.fault {
+        let (backend, fault) = (self.backend, self.fault);
+        let matrix = self.read_rows(name, runs)?;
+        let dim = match fault {
             Some(Fault::HalvedGate) => matrix.rows / 2,
             _ => dim,
         };
@@ -49,7 +116,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             bytes.clear();
             let runs = matrix.bytes.chunks_exact(dim * matrix.row_bytes());
             runs.skip(skipped).step_by(2).for_each(|run| bytes.extend_from_slice(run));
-            self.backend.linear(&Matrix { rows: matrix.rows / 2, bytes: &bytes, ..matrix })
+            backend.linear(&Matrix { rows: matrix.rows / 2, bytes: &bytes, ..matrix })
         };
         Ok((half(0)?, half(1)?))
     }

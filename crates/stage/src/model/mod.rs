@@ -12,13 +12,19 @@ use arith::attention::KvDtype;
 use backend::{Backend, BackendError, RowMap, Walk};
 use weights::{Checkpoint, Config};
 
-use crate::StageError;
+use crate::{Exchange, ExchangeError, StageError};
+pub use choice::{Choice, Traffic, Way, choices};
+use division::Division;
 pub use mtp::Past;
 use shape::Shape;
+pub use share::{Share, Split};
 use trunk::Trunk;
 
 mod attention;
+mod choice;
+mod division;
 mod ends;
+mod group;
 mod keeps;
 mod llama;
 mod loader;
@@ -27,6 +33,7 @@ mod mtp;
 mod qwen3_5;
 mod recurrent;
 mod shape;
+mod share;
 mod trunk;
 
 /// What a program holds of its model.
@@ -38,6 +45,8 @@ pub struct Part {
     pub ends: bool,
     /// How keys and values are stored.
     pub kv: KvDtype,
+    /// Which share of every layer.
+    pub share: Share,
     /// A defect to load with.
     pub fault: Option<crate::Fault>,
 }
@@ -124,16 +133,16 @@ pub trait Program: Send {
     /// Takes the rows that the next layers run.
     fn begin(&mut self, piece: Piece);
     /// Runs one layer, by its absolute index, over the rows of `begin`.
-    fn layer(&mut self, layer: u32);
-    /// Final norm and head of `rows`: `rows * vocab` logits. Needs the ends.
-    fn head(&mut self, rows: &[f32], logits: &mut [f32]);
+    fn layer(&mut self, layer: u32) -> Result<(), ExchangeError>;
+    /// Final norm and head of `rows`: `rows * vocab` logits, on every member. Needs the ends.
+    fn head(&mut self, rows: &[f32], logits: &mut [f32]) -> Result<(), ExchangeError>;
     /// Loads the draft head, where the model has one and this part the ends; whether it has. Comes
     /// before `allocate`.
     fn add_draft_head(&mut self, checkpoint: &Checkpoint) -> Result<bool, StageError>;
     /// Whether a draft head is loaded.
     fn drafts(&self) -> bool;
     /// The draft head's output of rows before which `past` lies, at most `rows_max`; `ids` are the
-    /// tokens after them. It keeps their keys.
+    /// tokens after them. It keeps their keys. Exchanges nothing, as `draft_head`.
     fn draft(&mut self, past: Past<'_>, ids: &[u32], map: &RowMap) -> Vec<f32>;
     /// Logits of rows of [`Program::draft`], at most `head_rows_max`.
     fn draft_head(&mut self, rows: &[f32], logits: &mut [f32]);
@@ -141,8 +150,8 @@ pub trait Program: Send {
     fn replay(&mut self, replays: &[Replay]);
     /// Copies a page of every cache.
     fn copy_page(&mut self, from: u32, to: u32);
-    /// Keeps the recurrent state at `place` under `key`; `false` where there is no room.
-    fn save(&mut self, key: u64, place: usize) -> bool;
+    /// Keeps the recurrent state at `place` under `key`; `false` where a member has no room.
+    fn save(&mut self, key: u64, place: usize) -> Result<bool, ExchangeError>;
     /// Copies a kept state to `place`.
     fn restore(&mut self, key: u64, place: usize);
     /// Frees a kept state, if it is held.
@@ -153,41 +162,55 @@ pub trait Program: Send {
     fn state(&self, layer: u32, place: usize) -> Option<(Vec<f32>, Vec<f32>)>;
 }
 
-/// Loads a part of a checkpoint onto a device.
+/// Loads a part of a checkpoint onto a device, of a group's member its share.
 pub fn open<B: Backend>(
     backend: Arc<B>,
     checkpoint: &Checkpoint,
     part: &Part,
+    exchange: Box<dyn Exchange>,
 ) -> Result<Box<dyn Program>, StageError> {
     let shape = shape(checkpoint.config())?;
     let block = match checkpoint.config() {
         Config::Qwen35(_) => qwen3_5::block,
         _ => llama::block,
     };
-    Ok(Box::new(Trunk::open(backend, checkpoint, shape, part, block)?))
+    Ok(Box::new(Trunk::open(backend, checkpoint, shape, part, exchange, block)?))
 }
 
 /// Bytes that a part takes once it is prepared for `sizes`; an estimate, since a backend may pack
 /// matrices by a few percent wider than the file does.
 pub fn need(checkpoint: &Checkpoint, part: &Part, sizes: Sizes) -> Result<Need, StageError> {
-    let shape = shape(checkpoint.config())?;
+    let division = Division::new(shape(checkpoint.config())?, part.share);
+    let weights = checkpoint.part(part.range.clone(), part.ends).map(|tensor| {
+        let (own, all) = division.share_of(&tensor.name);
+        (tensor.bytes as u128 * own as u128 / all as u128) as u64
+    });
     Ok(Need {
-        weights_bytes: checkpoint.bytes_of(part.range.clone(), part.ends),
-        kv_bytes: shape.kv_bytes(part, sizes),
-        state_bytes: shape.state_bytes(part, sizes),
-        buffers_bytes: shape.buffers_bytes(part, sizes),
+        weights_bytes: weights.sum(),
+        kv_bytes: division.own.kv_bytes(part, sizes),
+        state_bytes: division.own.state_bytes(part, sizes),
+        buffers_bytes: division.buffers_bytes(part, sizes),
     })
 }
 
 /// Bytes that a draft head adds to the part with the ends; 0 where the model has none.
 pub fn draft_need(checkpoint: &Checkpoint, part: &Part, sizes: Sizes) -> Result<u64, StageError> {
-    let shape = shape(checkpoint.config())?;
+    let division = Division::new(shape(checkpoint.config())?, part.share);
     if !checkpoint.config().mtp() {
         return Ok(0);
     }
     let layers = checkpoint.config().layers();
-    let weights = checkpoint.bytes_of(layers..layers + 1, false);
-    Ok(weights + shape.draft_bytes(part, sizes))
+    let mut bytes = checkpoint.bytes_of(layers..layers + 1, false);
+    bytes += division.whole.draft_bytes(part, sizes);
+    if division.vocab.is_divided() {
+        // The head and the rows of a block besides, whole.
+        let head = checkpoint.info("output.weight").map_or(0, |head| head.bytes);
+        let shape = &division.whole;
+        let row = 3 * shape.intermediate + 3 * shape.query_width() + 2 * shape.kv_width();
+        let rows = sizes.rows_max * row + sizes.head_rows_max * shape.vocab;
+        bytes += (head + 4 * rows) as u64;
+    }
+    Ok(bytes)
 }
 
 fn shape(config: &Config) -> Result<Shape, StageError> {

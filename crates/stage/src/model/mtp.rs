@@ -12,11 +12,16 @@
 use backend::{Backend, BackendError, RopeRows, RowMap};
 use weights::Checkpoint;
 
+use super::attention::AttentionRows;
+use super::division::Division;
+use super::ends::Ends;
+use super::group::Group;
 use super::loader::Loader;
-use super::shape::Shape;
+use super::mlp::MlpRows;
 use super::trunk::{Block, Mixer, Trunk, Work};
 use super::{Part, Sizes, qwen3_5};
 use crate::StageError;
+use crate::exchange::Alone;
 
 /// What the head goes on from, `hidden` values a row.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +39,9 @@ pub(super) struct Mtp<B: Backend> {
     past_norm: B::Vector,
     out_norm: B::Vector,
     block: Block<B>,
+    /// Whole on every member that has it: guesses exchange nothing.
+    division: Division,
+    group: Group,
     rows: Option<MtpRows<B>>,
 }
 
@@ -42,23 +50,30 @@ struct MtpRows<B: Backend> {
     kv: B::Kv,
     /// `[rows_max, 2 * hidden]`.
     joined: B::Rows,
+    /// Where those of the layers are of a share.
+    whole: Option<(AttentionRows<B>, MlpRows<B>)>,
 }
 
 impl<B: Backend> Mtp<B> {
     pub(super) fn load(
         backend: &B,
         checkpoint: &Checkpoint,
-        shape: &Shape,
+        layers: &Division,
+        ends: &mut Ends<B>,
     ) -> Result<Self, StageError> {
         let mut loader = Loader::new(backend, checkpoint, None);
-        let layer = shape.mixers.len() as u32;
+        ends.add_guesses(&mut loader, layers)?;
+        let division = Division::alone(layers.whole.clone());
+        let layer = division.whole.mixers.len() as u32;
         let name = |tensor: &str| format!("blk.{layer}.nextn.{tensor}.weight");
         Ok(Self {
             join: loader.linear(&name("eh_proj"))?,
             token_norm: loader.vector(&name("enorm"))?,
             past_norm: loader.vector(&name("hnorm"))?,
             out_norm: loader.vector(&name("shared_head_norm"))?,
-            block: qwen3_5::attention_block(&mut loader, shape, layer)?,
+            block: qwen3_5::attention_block(&mut loader, &division, layer)?,
+            division,
+            group: Group::new(Box::new(Alone), None),
             rows: None,
         })
     }
@@ -66,14 +81,19 @@ impl<B: Backend> Mtp<B> {
     pub(super) fn allocate(
         &mut self,
         backend: &B,
-        shape: &Shape,
         part: &Part,
         sizes: Sizes,
     ) -> Result<(), BackendError> {
+        let (division, shape) = (&self.division, &self.division.whole);
+        let whole = || {
+            let attention = AttentionRows::new(backend, division, sizes.rows_max)?;
+            Ok::<_, BackendError>((attention, MlpRows::new(backend, division, sizes.rows_max)?))
+        };
         self.rows = None;
         self.rows = Some(MtpRows {
             kv: backend.kv(part.kv, sizes.pages + sizes.slots, shape.heads)?,
             joined: backend.rows(sizes.rows_max, 2 * shape.hidden)?,
+            whole: (part.share.count > 1).then(whole).transpose()?,
         });
         Ok(())
     }
@@ -88,16 +108,21 @@ impl<B: Backend> Mtp<B> {
 impl<B: Backend> Trunk<B> {
     /// The head's `y` of rows whose next tokens are `ids` and that stand where `map` says.
     pub(super) fn run_draft(&mut self, past: Past<'_>, ids: &[u32], map: &RowMap) -> Vec<f32> {
-        let Self { backend, shape, ends, work, mtp, .. } = self;
+        let Self { backend, ends, work, mtp, .. } = self;
         let (Some(mtp), Some(ends), Some(work)) = (mtp, ends, work) else {
             panic!("a draft head is loaded and allocated before it guesses");
         };
-        let Mtp { join, token_norm, past_norm, out_norm, block, rows: Some(own) } = mtp else {
+        let Mtp { join, token_norm, past_norm, out_norm, block, .. } = mtp;
+        let (division, group, Some(own)) = (&mtp.division, &mut mtp.group, &mut mtp.rows) else {
             panic!("allocate comes first");
         };
-        let Work { residual, attention: Some(attention), mlp, .. } = work else {
-            panic!("a draft head has attention rows");
+        let Work { residual, attention, mlp, .. } = work;
+        let (attention, mlp) = match (&mut own.whole, attention) {
+            (Some((attention, mlp)), _) => (attention, mlp),
+            (None, Some(attention)) => (attention, mlp),
+            (None, None) => panic!("a draft head has attention rows"),
         };
+        let shape = &division.whole;
         let (count, eps, hidden) = (ids.len(), shape.eps, shape.hidden);
         match past {
             Past::Residual(rows) => {
@@ -122,8 +147,11 @@ impl<B: Backend> Trunk<B> {
         let positions: Vec<u32> = map.rows.iter().map(|row| row.position).collect();
         let rope = RopeRows::new(shape.theta, shape.rope_dims, &positions);
         let Mixer::Attention(mixer) = &block.mixer else { panic!("a draft head is attention") };
-        mixer.run(backend, shape, (map, &rope), residual, attention, &mut own.kv);
-        block.mlp.run(backend, eps, count, residual, mlp);
+        let at = (map, &rope);
+        let ran = mixer
+            .run((backend, group), division, at, residual, attention, &mut own.kv)
+            .and_then(|()| block.mlp.run((backend, group), division, count, residual, mlp));
+        ran.expect("a group of one loses no member");
         backend.rms_norm(&residual.x, out_norm, eps, count, &mut residual.n);
         let [mut y, _] = halves;
         backend.download(&residual.n, 0, &mut y);
@@ -132,11 +160,11 @@ impl<B: Backend> Trunk<B> {
 
     /// Logits of `y` rows.
     pub(super) fn run_draft_head(&mut self, y: &[f32], logits: &mut [f32]) {
-        let Self { backend, shape, ends, work, .. } = self;
+        let Self { backend, division, ends, work, .. } = self;
         let (Some(ends), Some(work)) = (ends, work) else {
             panic!("a draft head is loaded and allocated before it guesses");
         };
         backend.upload(y, &mut work.residual.n);
-        ends.project(backend, y.len() / shape.hidden, &work.residual.n, logits);
+        ends.guess(backend, y.len() / division.whole.hidden, &work.residual.n, logits);
     }
 }

@@ -5,6 +5,7 @@ use backend::Backend;
 use weights::config::{Mixer, Qwen35};
 
 use super::attention::Attention;
+use super::division::Division;
 use super::loader::Loader;
 use super::mlp::Mlp;
 use super::recurrent::Recurrent;
@@ -33,26 +34,26 @@ pub(super) fn shape(config: &Qwen35) -> Shape {
 /// Loads one layer.
 pub(super) fn block<B: Backend>(
     loader: &mut Loader<'_, B>,
-    shape: &Shape,
+    division: &Division,
     layer: u32,
 ) -> Result<Block<B>, StageError> {
     Ok(Block {
-        mixer: match shape.mixers[layer as usize] {
-            Mixer::Attention => trunk::Mixer::Attention(Attention::load(loader, shape, layer)?),
-            Mixer::Recurrent => trunk::Mixer::Recurrent(Recurrent::load(loader, layer)?),
+        mixer: match division.whole.mixers[layer as usize] {
+            Mixer::Attention => trunk::Mixer::Attention(Attention::load(loader, division, layer)?),
+            Mixer::Recurrent => trunk::Mixer::Recurrent(Recurrent::load(loader, division, layer)?),
         },
-        mlp: Mlp::load(loader, layer, "post_attention_norm")?,
+        mlp: Mlp::load(loader, division, layer, "post_attention_norm")?,
     })
 }
 
 /// Loads the draft head's block.
 pub(super) fn attention_block<B: Backend>(
     loader: &mut Loader<'_, B>,
-    shape: &Shape,
+    division: &Division,
     layer: u32,
 ) -> Result<Block<B>, StageError> {
     Ok(Block {
-        mixer: trunk::Mixer::Attention(Attention::load(loader, shape, layer)?),
-        mlp: Mlp::load(loader, layer, "post_attention_norm")?,
+        mixer: trunk::Mixer::Attention(Attention::load(loader, division, layer)?),
+        mlp: Mlp::load(loader, division, layer, "post_attention_norm")?,
     })
 }

@@ -18,12 +18,14 @@
 
 use backend::{Backend, BackendError, Walk};
 
+use super::division::Division;
+use super::group::{Closing, ClosingRows, Group};
 use super::loader::Loader;
 use super::shape::Shape;
 use super::trunk::Residual;
 use super::{Piece, Replay, Sizes};
-use crate::StageError;
 use crate::slots::WINDOW_ROWS_MAX;
+use crate::{ExchangeError, StageError};
 
 /// Its weights.
 pub(super) struct Recurrent<B: Backend> {
@@ -36,7 +38,7 @@ pub(super) struct Recurrent<B: Backend> {
     amplitude: B::Vector,
     dt_bias: B::Vector,
     out_norm: B::Vector,
-    out: B::Linear,
+    out: Closing<B>,
 }
 
 /// Its row buffers.
@@ -52,6 +54,7 @@ pub(super) struct RecurrentRows<B: Backend> {
     a: B::Rows,
     /// `[beta | decay]`, value heads each.
     gates: B::Rows,
+    end: ClosingRows<B>,
 }
 
 /// What a layer remembers between rounds.
@@ -65,8 +68,12 @@ pub(super) struct Memory<B: Backend> {
 }
 
 impl<B: Backend> RecurrentRows<B> {
-    pub(super) fn new(backend: &B, shape: &Shape, rows_max: usize) -> Result<Self, BackendError> {
-        let gdn = shape.gdn.expect("a recurrent layer has a shape");
+    pub(super) fn new(
+        backend: &B,
+        division: &Division,
+        rows_max: usize,
+    ) -> Result<Self, BackendError> {
+        let gdn = division.own.gdn.expect("a recurrent layer has a shape");
         let rows = |width| backend.rows(rows_max, width);
         Ok(Self {
             m: rows(gdn.channels())?,
@@ -76,6 +83,7 @@ impl<B: Backend> RecurrentRows<B> {
             b: rows(gdn.values)?,
             a: rows(gdn.values)?,
             gates: rows(2 * gdn.values)?,
+            end: ClosingRows::new(backend, &division.out, division.share.index, rows_max)?,
         })
     }
 }
@@ -93,32 +101,39 @@ impl<B: Backend> Memory<B> {
 }
 
 impl<B: Backend> Recurrent<B> {
-    pub(super) fn load(loader: &mut Loader<'_, B>, layer: u32) -> Result<Self, StageError> {
+    pub(super) fn load(
+        loader: &mut Loader<'_, B>,
+        division: &Division,
+        layer: u32,
+    ) -> Result<Self, StageError> {
         let name = |tensor: &str| format!("blk.{layer}.{tensor}");
+        let gdn = division.whole.gdn.expect("a recurrent layer has a shape");
+        let (heads, channels) = (division.value_rows(1), division.channel_rows());
+        let index = division.share.index;
         Ok(Self {
             norm: loader.vector(&name("attn_norm.weight"))?,
-            qkv: loader.linear(&name("attn_qkv.weight"))?,
-            z: loader.linear(&name("attn_gate.weight"))?,
-            beta: loader.linear(&name("ssm_beta.weight"))?,
-            alpha: loader.linear(&name("ssm_alpha.weight"))?,
-            taps: loader.vector(&name("ssm_conv1d.weight"))?,
-            amplitude: loader.vector(&name("ssm_a"))?,
-            dt_bias: loader.vector(&name("ssm_dt.bias"))?,
+            qkv: loader.rows(&name("attn_qkv.weight"), &channels)?,
+            z: loader.rows(&name("attn_gate.weight"), &division.value_rows(gdn.value_dim))?,
+            beta: loader.rows(&name("ssm_beta.weight"), &heads)?,
+            alpha: loader.rows(&name("ssm_alpha.weight"), &heads)?,
+            taps: loader.vector_part(&name("ssm_conv1d.weight"), &channels)?,
+            amplitude: loader.vector_part(&name("ssm_a"), &heads)?,
+            dt_bias: loader.vector_part(&name("ssm_dt.bias"), &heads)?,
             out_norm: loader.vector(&name("ssm_norm.weight"))?,
-            out: loader.linear(&name("ssm_out.weight"))?,
+            out: Closing::load(loader, &name("ssm_out.weight"), &division.out, index)?,
         })
     }
 
     pub(super) fn run(
         &self,
-        backend: &B,
-        eps: f32,
+        (backend, group): (&B, &mut Group),
+        division: &Division,
         piece: &Piece,
         residual: &mut Residual<B>,
         b: &mut RecurrentRows<B>,
         memory: &mut Memory<B>,
-    ) {
-        let rows = piece.map.rows.len();
+    ) -> Result<(), ExchangeError> {
+        let (rows, eps) = (piece.map.rows.len(), division.whole.eps);
         let Residual { x, n, y } = residual;
         backend.rms_norm(x, &self.norm, eps, rows, n);
         let weights = [&self.qkv, &self.z, &self.beta, &self.alpha];
@@ -131,8 +146,9 @@ impl<B: Backend> Recurrent<B> {
         }
         self.walk(backend, &piece.walks, b, memory);
         backend.gated_norm(&mut b.o, &self.out_norm, &b.z, eps, rows);
-        backend.project(&b.o, rows, &[&self.out], &mut [&mut *y]);
+        self.out.run((backend, group), &division.out, (&b.o, rows), &mut b.end, y)?;
         backend.add(x, y, rows);
+        Ok(())
     }
 
     fn walk(&self, backend: &B, walks: &[Walk], b: &mut RecurrentRows<B>, memory: &mut Memory<B>) {

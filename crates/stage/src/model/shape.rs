@@ -71,7 +71,7 @@ impl Shape {
         (4 * self.count(part, Mixer::Recurrent) * state) as u64
     }
 
-    /// Bytes of the row buffers of a part.
+    /// Bytes of the row buffers of a part's layers.
     pub(super) fn buffers_bytes(&self, part: &Part, sizes: Sizes) -> u64 {
         let mut row = 3 * self.hidden + 3 * self.intermediate;
         if self.count(part, Mixer::Attention) > 0 {
@@ -81,7 +81,6 @@ impl Shape {
         if let Some(gdn) = self.gdn.filter(|_| self.count(part, Mixer::Recurrent) > 0) {
             row += 2 * gdn.channels() + 2 * gdn.value_width() + 4 * gdn.values;
         }
-        let logits = if part.ends { sizes.head_rows_max * self.vocab } else { 0 };
-        4 * (sizes.rows_max * row + logits) as u64
+        4 * (sizes.rows_max * row) as u64
     }
 }

@@ -9,7 +9,9 @@ use weights::Checkpoint;
 use weights::config::Mixer as Kind;
 
 use super::attention::{Attention, AttentionRows};
+use super::division::Division;
 use super::ends::Ends;
+use super::group::Group;
 use super::keeps::Keeps;
 use super::loader::Loader;
 use super::mlp::{Mlp, MlpRows};
@@ -17,12 +19,13 @@ use super::mtp::{self, Mtp};
 use super::recurrent::{Memory, Recurrent, RecurrentRows};
 use super::shape::Shape;
 use super::{Part, Piece, Program, Replay, Sizes};
-use crate::{Fault, StageError};
+use crate::{Exchange, ExchangeError, Fault, StageError};
 
 /// A range of layers on a device.
 pub(super) struct Trunk<B: Backend> {
     pub(super) backend: Arc<B>,
-    pub(super) shape: Shape,
+    pub(super) division: Division,
+    group: Group,
     part: Part,
     blocks: Vec<Block<B>>,
     pub(super) ends: Option<Ends<B>>,
@@ -108,7 +111,8 @@ impl<B: Backend> Trunk<B> {
         checkpoint: &Checkpoint,
         mut shape: Shape,
         part: &Part,
-        block: impl Fn(&mut Loader<'_, B>, &Shape, u32) -> Result<Block<B>, StageError>,
+        exchange: Box<dyn Exchange>,
+        block: impl Fn(&mut Loader<'_, B>, &Division, u32) -> Result<Block<B>, StageError>,
     ) -> Result<Self, StageError> {
         if let (Some(Fault::OtherHeads), Some(gdn)) = (part.fault, &mut shape.gdn) {
             gdn.order = match gdn.order {
@@ -116,10 +120,11 @@ impl<B: Backend> Trunk<B> {
                 HeadOrder::Tiled => HeadOrder::Grouped,
             };
         }
+        let division = Division::new(shape, part.share);
         let mut loader = Loader::new(&*backend, checkpoint, part.fault);
-        let ends = part.ends.then(|| Ends::load(&mut loader, shape.tied)).transpose()?;
+        let ends = part.ends.then(|| Ends::load(&mut loader, &division)).transpose()?;
         let layers = part.range.clone();
-        let blocks = layers.map(|layer| block(&mut loader, &shape, layer));
+        let blocks = layers.map(|layer| block(&mut loader, &division, layer));
         Ok(Self {
             blocks: blocks.collect::<Result<_, _>>()?,
             part: part.clone(),
@@ -129,12 +134,14 @@ impl<B: Backend> Trunk<B> {
             piece: Piece::default(),
             rope: RopeRows::default(),
             backend,
-            shape,
+            division,
+            group: Group::new(exchange, part.fault),
         })
     }
 
     fn work(&self, sizes: Sizes) -> Result<Work<B>, BackendError> {
-        let (backend, shape, part) = (&*self.backend, &self.shape, &self.part);
+        let (backend, division, part) = (&*self.backend, &self.division, &self.part);
+        let shape = &division.own;
         let past = |block: &Block<B>| Past::new(backend, shape, part.kv, sizes, &block.mixer);
         let rows = || backend.rows(sizes.rows_max, shape.hidden);
         let attention = shape.count(part, Kind::Attention) > 0 || self.mtp.is_some();
@@ -146,14 +153,14 @@ impl<B: Backend> Trunk<B> {
             keeps: Keeps::new(shape.keep_bytes(part), sizes.keep_bytes_max),
             residual: Residual { x: rows()?, n: rows()?, y: rows()? },
             attention: match attention {
-                true => Some(AttentionRows::new(backend, shape, rows_max)?),
+                true => Some(AttentionRows::new(backend, division, rows_max)?),
                 false => None,
             },
             recurrent: match recurrent {
-                true => Some(RecurrentRows::new(backend, shape, rows_max)?),
+                true => Some(RecurrentRows::new(backend, division, rows_max)?),
                 false => None,
             },
-            mlp: MlpRows::new(backend, shape, rows_max)?,
+            mlp: MlpRows::new(backend, division, rows_max)?,
         })
     }
 }
@@ -162,18 +169,19 @@ impl<B: Backend> Program for Trunk<B> {
     fn allocate(&mut self, sizes: Sizes) -> Result<(), BackendError> {
         self.work = None;
         if let Some(ends) = &mut self.ends {
-            ends.allocate(&self.backend, sizes.head_rows_max, self.shape.vocab)?;
+            let guesses = self.mtp.is_some();
+            ends.allocate(&self.backend, &self.division, (sizes.head_rows_max, guesses))?;
         }
         if let Some(mtp) = &mut self.mtp {
-            mtp.allocate(&self.backend, &self.shape, &self.part, sizes)?;
+            mtp.allocate(&self.backend, &self.part, sizes)?;
         }
         self.work = Some(self.work(sizes)?);
         Ok(())
     }
 
     fn add_draft_head(&mut self, checkpoint: &Checkpoint) -> Result<bool, StageError> {
-        if self.ends.is_some() && checkpoint.config().mtp() {
-            self.mtp = Some(Mtp::load(&*self.backend, checkpoint, &self.shape)?);
+        if let Some(ends) = self.ends.as_mut().filter(|_| checkpoint.config().mtp()) {
+            self.mtp = Some(Mtp::load(&*self.backend, checkpoint, &self.division, ends)?);
         }
         Ok(self.drafts())
     }
@@ -206,38 +214,49 @@ impl<B: Backend> Program for Trunk<B> {
 
     fn begin(&mut self, piece: Piece) {
         let positions: Vec<u32> = piece.map.rows.iter().map(|row| row.position).collect();
-        self.rope = RopeRows::new(self.shape.theta, self.shape.rope_dims, &positions);
+        let shape = &self.division.whole;
+        self.rope = RopeRows::new(shape.theta, shape.rope_dims, &positions);
         self.piece = piece;
     }
 
-    fn layer(&mut self, layer: u32) {
-        let Self { backend, shape, piece, rope, .. } = self;
-        let (index, eps) = ((layer - self.part.range.start) as usize, shape.eps);
+    fn layer(&mut self, layer: u32) -> Result<(), ExchangeError> {
+        let Self { backend, group, division, piece, rope, .. } = self;
+        let index = (layer - self.part.range.start) as usize;
         let (block, work) = (&self.blocks[index], allocated(&mut self.work));
         let residual = &mut work.residual;
         match (&block.mixer, &mut work.pasts[index]) {
             (Mixer::Attention(attention), Past::Keys(kv)) => {
                 let rows = work.attention.as_mut().expect("attention has rows");
-                attention.run(backend, shape, (&piece.map, rope), residual, rows, kv);
+                let at = (&piece.map, &*rope);
+                attention.run((&**backend, &mut *group), division, at, residual, rows, kv)?;
             }
             (Mixer::Recurrent(recurrent), Past::Memory(memory)) => {
                 let rows = work.recurrent.as_mut().expect("recurrent layers have rows");
-                recurrent.run(backend, eps, piece, residual, rows, memory);
+                recurrent.run(
+                    (&**backend, &mut *group),
+                    division,
+                    piece,
+                    residual,
+                    rows,
+                    memory,
+                )?;
                 if self.part.fault == Some(Fault::StaleTail) {
                     recurrent.spoil(backend, &piece.walks, rows, memory);
                 }
             }
             _ => unreachable!("a past was made for its mixer"),
         }
-        block.mlp.run(backend, eps, piece.map.rows.len(), residual, &mut work.mlp);
+        let rows = piece.map.rows.len();
+        block.mlp.run((&**backend, &mut *group), division, rows, residual, &mut work.mlp)
     }
 
-    fn head(&mut self, rows: &[f32], logits: &mut [f32]) {
+    fn head(&mut self, rows: &[f32], logits: &mut [f32]) -> Result<(), ExchangeError> {
         let ends = self.ends.as_mut().expect("logits leave at the ends");
         let residual = &mut allocated(&mut self.work).residual;
-        let count = rows.len() / self.shape.hidden;
+        let count = rows.len() / self.division.whole.hidden;
         self.backend.upload(rows, &mut residual.x);
-        ends.run(&self.backend, self.shape.eps, count, residual, logits);
+        let to = (&*self.backend, &mut self.group);
+        ends.run(to, &self.division, count, residual, logits)
     }
 
     fn replay(&mut self, replays: &[Replay]) {
@@ -266,10 +285,16 @@ impl<B: Backend> Program for Trunk<B> {
         }
     }
 
-    fn save(&mut self, key: u64, place: usize) -> bool {
+    fn save(&mut self, key: u64, place: usize) -> Result<bool, ExchangeError> {
         let Work { keeps, pasts, .. } = allocated(&mut self.work);
         let states = pasts.iter().filter_map(Past::state);
-        keeps.save(&self.backend, key, self.shape.gdn, states, place)
+        let saved = keeps.save(&self.backend, key, self.division.own.gdn, states, place);
+        // Kept by all members or by none: what is short of memory decides.
+        let kept = self.group.agree(saved)?;
+        if !kept {
+            keeps.forget(key);
+        }
+        Ok(kept)
     }
 
     fn restore(&mut self, key: u64, place: usize) {
@@ -289,7 +314,7 @@ impl<B: Backend> Program for Trunk<B> {
     }
 
     fn state(&self, layer: u32, place: usize) -> Option<(Vec<f32>, Vec<f32>)> {
-        let gdn = self.shape.gdn?;
+        let gdn = self.division.own.gdn?;
         let index = layer.checked_sub(self.part.range.start)? as usize;
         let state = self.work.as_ref()?.pasts.get(index)?.state()?;
         let (mut s, mut tail) = (vec![0.0; gdn.state_values()], vec![0.0; gdn.tail_values()]);

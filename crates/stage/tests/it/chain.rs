@@ -135,9 +135,13 @@ pub struct Chain<E: ?Sized = dyn Engine> {
 }
 
 impl<E: Engine + ?Sized> Chain<E> {
-    pub fn new(mut stages: Vec<Box<E>>) -> Self {
+    pub fn new(stages: Vec<Box<E>>) -> Self {
+        Self::sized(stages, &SHAPES)
+    }
+
+    pub fn sized(mut stages: Vec<Box<E>>, shapes: &Shapes) -> Self {
         for stage in &mut stages {
-            stage.prepare(&SHAPES).unwrap();
+            stage.prepare(shapes).unwrap();
         }
         let (books, kept) = (BTreeMap::new(), BTreeMap::new());
         Self { stages, cuts: Vec::new(), boundaries: Vec::new(), books, kept }

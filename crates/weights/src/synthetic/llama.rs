@@ -79,6 +79,19 @@ impl Llama {
         Self { layers: layers as u32, ..spec }
     }
 
+    /// Shapes of which halves, quarters and eighths of a group align: heads of 256 values, and an
+    /// MLP of 4,352, 17 slices, so that its eighths are unequal.
+    pub fn shard_tiny() -> Self {
+        Self {
+            layers: 3,
+            hidden: 256,
+            intermediate: 4_352,
+            heads: Heads { query: 8, kv: 2, dim: 256 },
+            q4_k_m: true,
+            ..Self::default()
+        }
+    }
+
     /// Bytes of all its tensors.
     pub fn bytes(&self) -> u64 {
         self.tensors().bytes(|_| true)

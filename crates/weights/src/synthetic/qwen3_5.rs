@@ -111,6 +111,30 @@ impl Qwen35 {
         Self { layers: spec.layers * fours as u32, ..spec }
     }
 
+    /// Shapes of which halves, quarters and eighths of a group align: heads of 256 values, 16 value
+    /// heads and an MLP of 4,352, 17 slices, so that its eighths are unequal.
+    pub fn shard_tiny() -> Self {
+        Self {
+            layers: 3,
+            interval: 2,
+            hidden: 256,
+            intermediate: 4_352,
+            heads: Heads { query: 8, kv: 2, dim: 256 },
+            gdn: Gdn {
+                keys: 8,
+                values: 16,
+                key_dim: 128,
+                value_dim: 128,
+                taps: 4,
+                order: HeadOrder::Tiled,
+            },
+            rope_dims: 64,
+            mtp: true,
+            format: Format::Q8_0,
+            ..Self::default()
+        }
+    }
+
     /// Bytes of all its tensors.
     pub fn bytes(&self) -> u64 {
         self.tensors().bytes(|_| true)
