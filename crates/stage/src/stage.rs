@@ -71,9 +71,9 @@ impl<B: Backend> Stage<B> {
     }
 
     /// Loads a member's share of the range, and nothing else of the checkpoint. Every member of the
-    /// group is called alike from then on, and each call but [`Engine::skip`], [`Engine::reset`] and
-    /// [`Engine::draft`] meets the others in `exchange`. A draft head, which guesses alone, is for
-    /// the member that is asked for guesses.
+    /// group is called alike from then on, and [`Engine::prepare`], [`Engine::step`] and
+    /// [`Engine::logits`] meet the others in `exchange`. A draft head meets nobody: it is for the
+    /// member that is asked for guesses.
     ///
     /// # Errors
     /// As [`Stage::open`].
@@ -409,17 +409,17 @@ pub fn share_need_bytes(
     model::need(checkpoint, &config.part(share, None), sizes(shapes)?)
 }
 
-/// How a share of a range meets the other members; nothing for a group of one.
+/// How a share of a range meets the other members, by the model's config alone.
 ///
 /// # Errors
 /// A range that the model does not have; a family without a layer program.
 pub fn choices(
-    checkpoint: &Checkpoint,
+    model: &weights::Config,
     config: &StageConfig,
     share: Share,
 ) -> Result<Vec<Choice>, StageError> {
-    check_range(checkpoint.config().layers(), &config.range)?;
-    model::choices(checkpoint.config(), &config.part(share, None))
+    check_range(model.layers(), &config.range)?;
+    model::choices(model, &config.part(share, None))
 }
 
 /// Bytes that a draft head adds to the range with the ends.

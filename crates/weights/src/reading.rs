@@ -223,9 +223,9 @@ mod tests {
                 let mut out = vec![0; tensor.bytes * share / (rows * cols) as usize];
                 units(&files, &tensor, (mlx, cut), step_bytes, false, &mut out).map(|()| out)
             };
-            let whole = [0..rows as usize];
-            let read =
-                |step_bytes| read_cut(step_bytes, &Cut { rows: &whole, cols: 0..cols as usize });
+            let all = 0..rows as usize;
+            let whole = Cut { rows: std::slice::from_ref(&all), cols: 0..cols as usize };
+            let read = |step_bytes| read_cut(step_bytes, &whole);
             let mut expected: Vec<u8> = Vec::new();
             for unit in 0..groups {
                 for piece in [&places[1], &places[2], &places[0]] {

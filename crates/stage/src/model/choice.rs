@@ -66,7 +66,7 @@ pub struct Choice {
     pub traffic: Traffic,
 }
 
-/// `ffn_down: nodes, 64 layers, 1 exchange, 20480 bytes a row each way`.
+/// `ffn_down: nodes, 64 layers, 1 exchanges, 20480 bytes a row sent, 20480 taken`.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { projection, layers, way, traffic: Traffic { exchanges, sent, taken } } = *self;

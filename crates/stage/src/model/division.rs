@@ -1,11 +1,11 @@
 //! What each member of a group has of a layer: heads, widths and the way a block's rows meet again.
 //!
 //! Column shares (queries, keys, values, gates, MLP widths) are whole heads or runs of outputs; the
-//! projection that ends a block is divided in one of two ways. As **nodes**, where the pieces of its
-//! input are whole groups of K: each member sums its groups, and the nodes are added in the tree's
-//! order. Else by its **outputs**: the input is gathered, each member computes some of the outputs
-//! over the whole K, and those are gathered. Both are one machine's bytes; a division depends on
-//! the model and the group alone.
+//! projection that ends a block is divided in one of two ways. As **nodes**, where the pieces of
+//! its input are whole groups of K: each member sums its groups, and the nodes are added in the
+//! tree's order. Else by its **outputs**: the input is gathered, each member computes some of the
+//! outputs over the whole K, and those are gathered. Both are one machine's bytes; a division
+//! depends on the model and the group alone.
 
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl Pieces {
         }
         let unit = if width >= count * OUTPUTS_UNIT { OUTPUTS_UNIT } else { 1 };
         let end = |i: usize| if i == count { width } else { width / unit * i / count * unit };
-        Self::of(width, (0..count).map(|i| vec![end(i)..end(i + 1)]).collect())
+        Self::of(width, (0..count).map(|i| one(end(i)..end(i + 1))).collect())
     }
 
     /// Whether members have different values.
@@ -58,8 +58,7 @@ impl Pieces {
 
     /// The runs of member `index`.
     pub(super) fn runs(&self, index: usize) -> Vec<Range<usize>> {
-        let whole = || std::iter::once(0..self.width).collect();
-        self.members.get(index).cloned().unwrap_or_else(whole)
+        self.members.get(index).cloned().unwrap_or_else(|| one(0..self.width))
     }
 
     /// Values of member `index`.
@@ -175,7 +174,7 @@ impl Division {
         own.heads.query = query.values(index);
         own.heads.kv = kv.as_ref().map_or(whole.heads.kv, |kv| kv[index].len());
         let dim = whole.heads.dim;
-        let kv = kv.map_or_else(Vec::new, |kv| kv.iter().map(|kv| vec![scaled(kv, dim)]).collect());
+        let kv = kv.map_or_else(Vec::new, |kv| kv.iter().map(|kv| one(scaled(kv, dim))).collect());
         // Several members may have the same keys, so these are no pieces that are joined.
         let kv = Pieces { width: whole.kv_width(), members: kv };
         let query = times(&query, dim);
@@ -315,6 +314,11 @@ impl Division {
     }
 }
 
+/// A single run.
+fn one(run: Range<usize>) -> Vec<Range<usize>> {
+    std::iter::once(run).collect()
+}
+
 fn scaled(run: &Range<usize>, by: usize) -> Range<usize> {
     run.start * by..run.end * by
 }
@@ -330,7 +334,7 @@ fn by_groups(width: usize, count: usize) -> Pieces {
         (0..count).map(|i| Groups::values(width, groups_of(i, count))).collect();
     match runs.iter().any(Range::is_empty) {
         true => Pieces::even(width, count),
-        false => Pieces::of(width, runs.into_iter().map(|run| vec![run]).collect()),
+        false => Pieces::of(width, runs.into_iter().map(one).collect()),
     }
 }
 
@@ -369,9 +373,9 @@ fn divide_heads(heads: Heads, count: usize) -> (Pieces, Option<Vec<Range<usize>>
     let query = dealt.iter().map(|part| match part.heads.len() {
         1 => {
             let first = part.heads.start * shared;
-            vec![first + part.with.start..first + part.with.end]
+            one(first + part.with.start..first + part.with.end)
         }
-        _ => vec![scaled(&part.heads, shared)],
+        _ => one(scaled(&part.heads, shared)),
     });
     let query = Pieces::of(heads.query, query.collect());
     (query, Some(dealt.into_iter().map(|part| part.heads).collect()))
@@ -390,9 +394,9 @@ fn divide_values(gdn: Gdn, count: usize) -> (Pieces, Vec<Range<usize>>) {
             HeadOrder::Tiled => joined(part.with.clone().map(run)),
             HeadOrder::Grouped if part.heads.len() == 1 => {
                 let first = part.heads.start * shared;
-                vec![first + part.with.start..first + part.with.end]
+                one(first + part.with.start..first + part.with.end)
             }
-            HeadOrder::Grouped => vec![scaled(&part.heads, shared)],
+            HeadOrder::Grouped => one(scaled(&part.heads, shared)),
         }
     });
     let values = Pieces::of(gdn.values, values.collect());

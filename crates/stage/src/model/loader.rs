@@ -64,7 +64,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             let info = self.checkpoint.info(name)?;
             (info.rows, info.cols)
         };
-        if *runs == [0..rows] {
+        if is_all(runs, rows) {
             return Ok(self.checkpoint.read(name, &mut self.buffer)?);
         }
         Ok(self.checkpoint.read_part(name, runs, 0..cols, &mut self.buffer)?)
@@ -77,7 +77,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         runs: &[Range<usize>],
     ) -> Result<B::Vector, StageError> {
         let matrix = self.checkpoint.read(name, &mut self.buffer)?;
-        if *runs == [0..matrix.cols] {
+        if is_all(runs, matrix.cols) {
             return Ok(self.backend.vector(&matrix)?);
         }
         let width = matrix.format.unit_bytes();
@@ -120,6 +120,11 @@ impl<'a, B: Backend> Loader<'a, B> {
         };
         Ok((half(0)?, half(1)?))
     }
+}
+
+/// Whether the runs are all of `0..all`.
+fn is_all(runs: &[Range<usize>], all: usize) -> bool {
+    matches!(runs, [run] if *run == (0..all))
 }
 
 /// `1 + w`, for [`Fault::TwiceShifted`].

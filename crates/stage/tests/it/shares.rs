@@ -1,18 +1,20 @@
 //! A group that shares its layers has one machine's bytes, whatever its size and split.
 
-use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
+use arith::attention::Heads;
+use arith::gdn::{Gdn, HeadOrder};
 use baton_stage::{
-    Chain as Guess, Engine, Fault, Shapes, Share, Split, Stage, StageConfig, Way, choices,
+    Chain as Guess, Engine, Fault, Shapes, Share, Split, Stage, StageConfig, Traffic, choices,
     share_need_bytes,
 };
-use weights::{Checkpoint, synthetic};
+use weights::config::{Mixer, Qwen35};
+use weights::{Checkpoint, Config, synthetic};
 
-use crate::chain::{self, Chain, LAYERS, SHAPES, bits, config, cpu, same, say, tokens};
+use crate::chain::{self, Chain, SHAPES, bits, config, cpu, say, tokens};
 use crate::group::Together;
 
 /// Layouts of a group; the last has more members than some models have heads.
@@ -116,5 +118,177 @@ fn a_group_of_any_size_and_split_has_one_hash() {
             println!("{name}: {split}{count} {found:016x}, {exchanges} exchanges, {sent} values");
             assert_eq!(found, expected, "{name} at {split}{count}");
         }
+    }
+}
+
+#[test]
+fn a_planted_fault_in_a_group_changes_bytes() {
+    let shapes = models()[2].2;
+    let expected = life(alone(wide()), shapes);
+    let four = (Split::Shards, 4);
+    for fault in [Fault::OtherTree, Fault::SwappedPieces, Fault::ShiftedShare] {
+        let group = Together::planted(wide(), &whole(wide()), four, Some(fault));
+        assert_ne!(life(Box::new(group), shapes), expected, "{fault:?}");
+    }
+}
+
+/// Two rows of the head that are the same give two equal logits, of different members.
+#[test]
+fn a_tie_across_members_goes_to_the_lower_id() {
+    let checkpoint = chain::made(|path| {
+        let spec = synthetic::Llama { tied: false, ..synthetic::Llama::default() };
+        synthetic::llama(path, &spec)?;
+        let opened = Checkpoint::open(path)?;
+        let head = opened.info("output.weight")?.clone();
+        let (row, at) = (head.bytes / head.rows, head.offset().unwrap() as usize);
+        let mut bytes = std::fs::read(path).unwrap();
+        // The upper half of the vocabulary repeats the lower one.
+        let half = head.rows / 2 * row;
+        bytes.copy_within(at..at + half, at + half);
+        std::fs::write(path, bytes).unwrap();
+        Ok(())
+    });
+    // The first of the largest logits of each row, and the last.
+    let best = |engine: Box<dyn Engine>| {
+        let mut chain = Chain::new(vec![engine]);
+        let rows = chain.feed(1, &tokens(3, 40), 40);
+        let logits = chain.logits(&rows);
+        let vocab = chain.stages[0].vocab();
+        let best = |row: &[f32]| {
+            let best = row.iter().copied().fold(f32::MIN, f32::max);
+            let is_best = |x: &f32| *x == best;
+            (row.iter().position(is_best).unwrap(), row.iter().rposition(is_best).unwrap())
+        };
+        logits.chunks_exact(vocab).map(best).collect::<Vec<_>>()
+    };
+    let expected = best(alone(&checkpoint));
+    let half = checkpoint.config().vocab() / 2;
+    assert!(expected.iter().all(|(low, high)| *low + half == *high), "{expected:?}");
+    let group = Together::new(&checkpoint, &whole(&checkpoint), Split::Shards, 2);
+    assert_eq!(best(Box::new(group)), expected);
+}
+
+#[test]
+fn a_member_that_ends_is_a_lost_shard_by_name() {
+    let open = |exchange| {
+        let config = whole(wide());
+        Stage::open_share(cpu().clone(), wide(), config, Split::Shards, Box::new(exchange)).unwrap()
+    };
+    let mut members = baton_stage::exchange::local(2).into_iter().map(open);
+    let (mut first, second) = (members.next().unwrap(), members.next().unwrap());
+    drop(second);
+    let error = first.prepare(&models()[2].2).unwrap_err().to_string();
+    let expected = "ShardLost: member 1: its thread has ended; the group comes back once it does";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn members_need_less_by_what_the_others_have() {
+    let shapes = models()[3].2;
+    for checkpoint in [wide(), wide_hybrid()] {
+        let config = whole(checkpoint);
+        let need = |share| share_need_bytes(checkpoint, &config, share, &shapes).unwrap();
+        let all = need(Share::default());
+        let halves = [0, 1].map(|index| need(Share { index, count: 2, split: Split::Shards }));
+        assert_eq!(halves[0].kv_bytes + halves[1].kv_bytes, all.kv_bytes);
+        assert_eq!(halves[0].state_bytes + halves[1].state_bytes, all.state_bytes);
+        let weights = halves.map(|half| half.weights_bytes).iter().sum::<u64>();
+        assert!(halves[0].weights_bytes < all.weights_bytes * 6 / 10);
+        assert!(weights >= all.weights_bytes && weights < all.weights_bytes * 12 / 10);
+    }
+}
+
+/// Exchanges and values of one row through all layers, and of its logits, over all members.
+fn costs(model: &Config, split: Split, count: usize) -> [Traffic; 2] {
+    let config = config(0..model.layers());
+    let mut all = [Traffic::default(); 2];
+    for index in 0..count {
+        for choice in choices(model, &config, Share { index, count, split }).unwrap() {
+            let to = &mut all[usize::from(choice.projection == "output")];
+            *to = (0..choice.layers).fold(*to, |sum, _| sum + choice.traffic);
+        }
+    }
+    all
+}
+
+#[test]
+fn what_members_send_is_what_the_choices_say() {
+    for (name, checkpoint, shapes) in models() {
+        for (split, count) in GROUPS {
+            let group = Together::new(checkpoint, &whole(checkpoint), split, count);
+            let meter = group.meter.clone();
+            let counted = || {
+                let [exchanges, sent] = [&meter.exchanges, &meter.sent];
+                [exchanges, sent].map(|count| count.swap(0, Ordering::Relaxed))
+            };
+            let mut chain = Chain::sized(vec![Box::new(group) as Box<dyn Engine>], &shapes);
+            let [layers, head] = costs(checkpoint.config(), split, count);
+            for rows in [1, 5] {
+                counted();
+                let out = chain.round(&[say(rows, 0, &tokens(4, rows as usize))]).unwrap();
+                let rows = rows as usize;
+                let case = format!("{name} at {split}{count}, {rows} rows");
+                assert_eq!(counted(), [layers.exchanges, rows * layers.sent], "{case}");
+                chain.logits(&out);
+                assert_eq!(counted(), [head.exchanges, rows * head.sent], "{case}: logits");
+            }
+            assert_eq!((layers.sent, head.sent), (layers.taken, head.taken), "{name}");
+        }
+    }
+}
+
+/// The shapes of Qwen3.8-27B.
+fn config_27b(order: HeadOrder) -> Config {
+    let mixer = |layer: u32| match (layer + 1).is_multiple_of(4) {
+        true => Mixer::Attention,
+        false => Mixer::Recurrent,
+    };
+    Config::Qwen35(Qwen35 {
+        mixers: (0..64).map(mixer).collect(),
+        hidden: 5_120,
+        intermediate: 17_408,
+        vocab: 248_320,
+        heads: Heads { query: 24, kv: 4, dim: 256 },
+        gdn: Gdn { keys: 16, values: 48, key_dim: 128, value_dim: 128, taps: 4, order },
+        eps: 1e-6,
+        theta: 1e7,
+        rope_dims: 64,
+        context_max: 262_144,
+        tied: false,
+        mtp: true,
+    })
+}
+
+#[test]
+fn the_27b_sends_what_the_formula_says() {
+    for (order, split, count, nodes) in [
+        (HeadOrder::Grouped, Split::Shards, 2, [16, 48, 64]),
+        (HeadOrder::Tiled, Split::Shards, 2, [16, 0, 64]),
+        (HeadOrder::Grouped, Split::Shards, 4, [16, 48, 64]),
+        (HeadOrder::Tiled, Split::Shards, 4, [16, 0, 64]),
+        (HeadOrder::Grouped, Split::Shards, 8, [16, 48, 64]),
+        (HeadOrder::Grouped, Split::Rows, 2, [0, 0, 0]),
+        (HeadOrder::Grouped, Split::Rows, 3, [0, 0, 0]),
+        (HeadOrder::Tiled, Split::Rows, 4, [0, 0, 0]),
+    ] {
+        let [layers, head] = costs(&config_27b(order), split, count);
+        // A node a member and output; else input and outputs once to each other member.
+        let other = count - 1;
+        let gathered = [6_144, 6_144, 17_408].map(|input| other * (input + 5_120));
+        let each = [16, 48, 64].into_iter().zip(nodes).zip(gathered);
+        let sent: usize = each
+            .clone()
+            .map(|((all, nodes), gathered)| {
+                nodes * count * other * 5_120 + (all - nodes) * gathered
+            })
+            .sum();
+        let exchanges: usize = each.map(|((all, nodes), _)| 2 * all - nodes).sum();
+        println!(
+            "27B {order:?} {split}{count}: {exchanges} exchanges, {} bytes a row and member, head {}",
+            4 * layers.sent / count,
+            4 * head.sent / count
+        );
+        assert_eq!([layers.exchanges, layers.sent], [count * exchanges, sent], "{split}{count}");
+        assert_eq!([head.exchanges, head.sent], [count, other * 248_320], "{split}{count}");
     }
 }
