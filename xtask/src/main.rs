@@ -43,7 +43,8 @@ cargo xtask kernels [--short] [--keep FOLDER]
 cargo xtask device-test
                     the binary that tests and measures a card, to be carried there
 cargo xtask tidy    the rules of this house that no other tool knows
-cargo xtask synthetic --bytes 1GiB [--family llama] [--format Q8_0] [--seed 1] OUT.gguf
+cargo xtask synthetic --bytes 1GiB|--shape shard-tiny [--family llama] [--format Q8_0] [--seed 1]
+    OUT.gguf
                     a checkpoint of noise; --family qwen3_5 and --format Q4_K_M too
 cargo xtask requantise FROM.gguf Q4_0 OUT.gguf
                     the same model with its layers in another format

@@ -16,12 +16,24 @@ enum Family {
     Qwen35,
 }
 
+/// How matrices of a size are stored unless told otherwise.
+const FORMAT: Format = Format::Q8_0;
+
+/// How large a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Size {
+    Bytes(u64),
+    /// The shape whose shares align, for groups.
+    ShardTiny,
+}
+
 /// What the command is asked for.
 #[derive(Debug, PartialEq)]
 struct Asked {
     family: Family,
-    bytes: u64,
-    format: Format,
+    size: Size,
+    /// Of a shape its own unless given.
+    format: Option<Format>,
     /// What llama.cpp calls `Q4_K_M`, instead of one format.
     mixed: bool,
     seed: u64,
@@ -35,16 +47,30 @@ struct Asked {
 pub fn run(arguments: &[String]) -> Result<()> {
     let asked = parse(arguments)?;
     ensure!(!asked.out.exists(), "{} is there already", asked.out.display());
-    let (out, seed, q4_k_m) = (&asked.out, asked.seed, asked.mixed);
+    let out = &asked.out;
     let started = Instant::now();
     let (layers, hidden) = match asked.family {
         Family::Llama => {
-            let spec = Llama { seed, q4_k_m, ..Llama::of_bytes(asked.bytes, asked.format) };
+            let mut spec = match asked.size {
+                Size::Bytes(bytes) => Llama::of_bytes(bytes, asked.format.unwrap_or(FORMAT)),
+                Size::ShardTiny => Llama::shard_tiny(),
+            };
+            if let Some(format) = asked.format {
+                (spec.format, spec.ends_format, spec.q4_k_m) = (format, format, asked.mixed);
+            }
+            spec.seed = asked.seed;
             synthetic::llama(out, &spec)?;
             (spec.layers, spec.hidden)
         }
         Family::Qwen35 => {
-            let spec = Qwen35 { seed, q4_k_m, ..Qwen35::of_bytes(asked.bytes, asked.format) };
+            let mut spec = match asked.size {
+                Size::Bytes(bytes) => Qwen35::of_bytes(bytes, asked.format.unwrap_or(FORMAT)),
+                Size::ShardTiny => Qwen35::shard_tiny(),
+            };
+            if let Some(format) = asked.format {
+                (spec.format, spec.ends_format, spec.q4_k_m) = (format, format, asked.mixed);
+            }
+            spec.seed = asked.seed;
             synthetic::qwen3_5(out, &spec)?;
             (spec.layers, spec.hidden)
         }
@@ -59,19 +85,20 @@ pub fn run(arguments: &[String]) -> Result<()> {
 }
 
 fn parse(arguments: &[String]) -> Result<Asked> {
-    let (mut bytes, mut out) = (None, None);
-    let (mut family, mut format, mut seed) = (Family::Llama, Format::Q8_0, 1);
+    let (mut size, mut out) = (None, None);
+    let (mut family, mut format, mut seed) = (Family::Llama, None, 1);
     let mut mixed = false;
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().with_context(|| format!("{word} needs a value"));
         match word.as_str() {
-            "--bytes" => bytes = Some(parse_bytes(value()?)?),
+            "--bytes" => size = Some(Size::Bytes(parse_bytes(value()?)?)),
+            "--shape" => size = Some(parse_shape(value()?)?),
             "--family" => family = parse_family(value()?)?,
             "--format" => {
                 let name = value()?;
                 mixed = name == "Q4_K_M";
-                format = parse_format(if mixed { "Q4_K" } else { name })?;
+                format = Some(parse_format(if mixed { "Q4_K" } else { name })?);
             }
             "--seed" => seed = value()?.parse().context("--seed: expected a number")?,
             flag if flag.starts_with('-') => bail!("synthetic: there is no {flag}"),
@@ -81,7 +108,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
     }
     Ok(Asked {
         family,
-        bytes: bytes.context("synthetic: --bytes is needed, for example 1GiB")?,
+        size: size.context("synthetic: --bytes is needed, for example 1GiB, or --shape")?,
         format,
         mixed,
         seed,
@@ -99,6 +126,13 @@ fn parse_bytes(text: &str) -> Result<u64> {
     };
     let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
     bytes.with_context(|| format!("--bytes {text}: expected bytes like 1GiB or 160MiB"))
+}
+
+fn parse_shape(text: &str) -> Result<Size> {
+    match text {
+        "shard-tiny" => Ok(Size::ShardTiny),
+        _ => bail!("--shape {text}: expected shard-tiny"),
+    }
 }
 
 fn parse_family(text: &str) -> Result<Family> {
@@ -134,18 +168,19 @@ mod tests {
         let asked = parsed(line).unwrap();
         let expected = Asked {
             family: Family::Qwen35,
-            bytes: 3 << 20,
-            format: Format::Q4K,
+            size: Size::Bytes(3 << 20),
+            format: Some(Format::Q4K),
             mixed: false,
             seed: 7,
             out: "a.gguf".into(),
         };
         assert_eq!(asked, expected);
         let asked = parsed("a.gguf --bytes 1 --format Q4_K_M").unwrap();
-        assert_eq!((asked.format, asked.mixed), (Format::Q4K, true));
+        assert_eq!((asked.format, asked.mixed), (Some(Format::Q4K), true));
         let asked = parsed("a.gguf --bytes 12").unwrap();
-        assert_eq!((asked.bytes, asked.format, asked.seed), (12, Format::Q8_0, 1));
+        assert_eq!((asked.size, asked.format, asked.seed), (Size::Bytes(12), None, 1));
         assert_eq!(asked.family, Family::Llama);
+        assert_eq!(parsed("--shape shard-tiny a.gguf").unwrap().size, Size::ShardTiny);
     }
 
     #[test]
@@ -156,6 +191,7 @@ mod tests {
             ("--bytes 1GB a.gguf", "--bytes 1GB"),
             ("--bytes 99999999999GiB a.gguf", "--bytes 99999999999GiB"),
             ("--bytes", "--bytes needs a value"),
+            ("--shape wide a.gguf", "--shape wide: expected shard-tiny"),
             ("--format Q3_K a.gguf", "--format Q3_K: expected F32"),
             ("--width 3", "no --width"),
             ("--bytes 1 a.gguf b.gguf", "b.gguf too"),

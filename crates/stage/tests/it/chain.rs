@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::group::Together;
 use arith::attention::KvDtype;
 use arith::base::{Arith, Generation, StreamId};
 use backend::Backend;
 use backend::scalar::Scalar;
-use baton_stage::{Engine, Fake, FakeConfig, Input, Shapes, Stage, StageConfig, StageError};
+use baton_stage::{Engine, Fake, FakeConfig, Input, Shapes, Split, Stage, StageConfig, StageError};
 use weights::{Checkpoint, synthetic};
 use wire::plan::{Entry, Keep, KeepOp, Op, Plan, Want};
 
@@ -77,9 +78,11 @@ pub enum Kind {
     Cpu,
     /// [`hybrid`] on the CPU.
     Hybrid,
+    /// The same, its layers shared by a group of three.
+    Group,
 }
 
-pub const KINDS: [Kind; 4] = [Kind::Fake, Kind::Scalar, Kind::Cpu, Kind::Hybrid];
+pub const KINDS: [Kind; 5] = [Kind::Fake, Kind::Scalar, Kind::Cpu, Kind::Hybrid, Kind::Group];
 
 /// One backend for all tests: its threads are few and shared.
 pub fn cpu() -> &'static Arc<cpu::Cpu> {
@@ -94,6 +97,7 @@ impl Kind {
             Self::Scalar => Box::new(stage(&Arc::new(Scalar::default()), config(range))),
             Self::Cpu => Box::new(stage(cpu(), config(range))),
             Self::Hybrid => Box::new(Stage::open(cpu().clone(), hybrid(), config(range)).unwrap()),
+            Self::Group => Box::new(Together::new(hybrid(), &config(range), Split::Shards, 3)),
         }
     }
 
