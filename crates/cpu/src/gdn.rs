@@ -10,6 +10,8 @@ use arith::gdn::{Gates, query_scale};
 use backend::{Gdn, Walk};
 
 use crate::Level;
+#[cfg(target_arch = "x86_64")]
+use crate::gdn_avx512;
 use crate::gdn_scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use crate::gdn_vector;
@@ -20,8 +22,10 @@ use crate::state::{Owners, State, TAPS_MAX, for_jobs};
 
 /// Channels of a job of the convolution, about; whole heads.
 const SPAN_CHANNELS: usize = 2048;
-/// Columns of a strip.
-pub(crate) const STRIP_COLUMNS: usize = 32;
+/// Columns of a strip, at most.
+const STRIP_COLUMNS: usize = 32;
+/// The same of AVX-512.
+const STRIP_COLUMNS_AVX512: usize = 64;
 
 thread_local! {
     static OWNERS: RefCell<Owners> = RefCell::default();
@@ -276,24 +280,32 @@ pub(crate) fn delta(
         owners.end()
     });
     assert!(end <= x.rows_max && end <= gates.rows_max && end <= out.rows_max, "{end} of {x:?}");
-    let strips = shape.value_dim.div_ceil(STRIP_COLUMNS);
+    let width = match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => STRIP_COLUMNS_AVX512,
+        _ => STRIP_COLUMNS,
+    };
+    let strips = shape.value_dim.div_ceil(width);
     let (s, out) = (Cells::new(&mut state.s), Cells::new(&mut out.data));
     let job = |job: usize| {
         let (walk, rest) = (job / (shape.values * strips), job % (shape.values * strips));
-        let column = rest % strips * STRIP_COLUMNS;
-        let columns = column..shape.value_dim.min(column + STRIP_COLUMNS);
+        let column = rest % strips * width;
+        let columns = column..shape.value_dim.min(column + width);
         // Prompts stand after the rows that decode, and take longest.
         let walk = &walks[walks.len() - 1 - walk];
         let head = rest / strips;
         let strip = Strip { shape: &shape, x, gates, s, out, walk, head, columns };
         STRIP.with_borrow_mut(|tile| {
-            let values = shape.key_dim * STRIP_COLUMNS;
+            let values = shape.key_dim * width;
             if tile.len() < values {
                 tile.resize(values, 0.0);
             }
             match level {
                 // SAFETY: one job has each strip.
                 Level::Scalar => unsafe { gdn_scalar::delta_f32_scalar(&strip, tile) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: one job has each strip; the level says that the CPU has the features.
+                Level::Avx512 => unsafe { gdn_avx512::delta_f32_avx512(&strip, tile) },
                 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
                 // SAFETY: one job has each strip; the level says that the CPU has the features.
                 _ => unsafe { gdn_vector::delta_f32_vector(&strip, tile) },

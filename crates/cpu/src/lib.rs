@@ -22,6 +22,8 @@ mod elementwise;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod floats_vector;
 mod gdn;
+#[cfg(target_arch = "x86_64")]
+mod gdn_avx512;
 mod gdn_scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod gdn_vector;

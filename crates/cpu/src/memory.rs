@@ -1,6 +1,7 @@
 //! Memory for packed weights, and the question how much is free before any is taken.
 
 use std::alloc::{self, Layout};
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use backend::BackendError;
@@ -43,6 +44,52 @@ fn out_of_memory(device: &str, what: &str, need: u128, free_bytes: u64) -> Backe
     }
 }
 
+/// Zeros, aligned to a cache line, or to a huge page where they fill one. Pages that are never
+/// touched take no memory.
+pub(crate) struct Floats {
+    data: Vec<f32>,
+    start: usize,
+    len: usize,
+}
+
+impl Floats {
+    pub(crate) fn zeros(len: usize) -> Self {
+        let align = if len * size_of::<f32>() >= HUGE_BYTES { HUGE_BYTES } else { LINE_BYTES };
+        let data = vec![0.0_f32; len + align / size_of::<f32>() - 1];
+        let start = data.as_ptr().align_offset(align);
+        let floats = Self { data, start, len };
+        if align == HUGE_BYTES {
+            advise(floats.as_ptr().cast(), len * size_of::<f32>());
+        }
+        floats
+    }
+}
+
+impl Deref for Floats {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.data[self.start..][..self.len]
+    }
+}
+
+impl DerefMut for Floats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.data[self.start..][..self.len]
+    }
+}
+
+/// Asks for huge pages from `start` on, which is aligned to one; a refusal costs speed only.
+fn advise(start: *const u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the advice changes no contents, whatever the range.
+    unsafe {
+        libc::madvise(start.cast_mut().cast(), bytes, libc::MADV_HUGEPAGE);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
+}
+
 /// Bytes of packed weights, aligned to a cache line or a huge page.
 pub(crate) struct Buffer {
     start: NonNull<u8>,
@@ -75,7 +122,9 @@ impl Buffer {
         // SAFETY: the layout's size isn't zero.
         let start = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or_else(refused)?;
         let buffer = Self { start, layout };
-        buffer.advise();
+        if layout.size() >= HUGE_BYTES {
+            advise(start.as_ptr(), layout.size());
+        }
         let base = Parts(start.as_ptr());
         run(parts, &|part| {
             assert!(part < parts);
@@ -94,19 +143,6 @@ impl Buffer {
     /// The bytes, tail of a small buffer excluded by the callers' own lengths.
     pub(crate) fn start(&self) -> *const u8 {
         self.start.as_ptr()
-    }
-
-    /// Asks for huge pages; a refusal costs speed only.
-    fn advise(&self) {
-        #[cfg(target_os = "linux")]
-        if self.layout.size() >= HUGE_BYTES {
-            // SAFETY: the range is this allocation, aligned to a huge page; the advice changes no
-            // contents.
-            unsafe {
-                let start = self.start.as_ptr().cast();
-                libc::madvise(start, self.layout.size(), libc::MADV_HUGEPAGE);
-            }
-        }
     }
 }
 
@@ -149,6 +185,16 @@ mod tests {
         let error = check("cpu", "weights", 1 << 60).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("weights needs 1152921504606846976 bytes"), "{text}");
+    }
+
+    #[test]
+    fn zeros_begin_a_line_or_a_huge_page() {
+        for (len, align) in [(1, LINE_BYTES), (HUGE_BYTES / 4, HUGE_BYTES)] {
+            let mut floats = Floats::zeros(len);
+            floats[len - 1] += 1.0;
+            assert!(floats.as_ptr().addr().is_multiple_of(align) && floats.len() == len);
+            assert_eq!(floats.iter().sum::<f32>(), 1.0);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use backend::{BackendError, Gdn, Walk};
 
-use crate::memory;
+use crate::memory::{self, Floats};
 use crate::pool::Pool;
 use crate::rows::{Cells, VALUES_MIN};
 
@@ -16,7 +16,7 @@ const COPY_VALUES: usize = 1 << 16;
 pub struct State {
     pub(crate) shape: Gdn,
     pub(crate) places: usize,
-    pub(crate) s: Vec<f32>,
+    pub(crate) s: Floats,
     pub(crate) tails: Vec<f32>,
     /// One row of a tail at a stream's start.
     pub(crate) zeros: Vec<f32>,
@@ -29,7 +29,13 @@ impl State {
         let what = format!("recurrent state of {places} places");
         memory::check(device, &what, places as u128 * (s + tail) as u128 * 4)?;
         let zeros = vec![0.0; shape.channels()];
-        Ok(Self { shape, places, s: vec![0.0; places * s], tails: vec![0.0; places * tail], zeros })
+        Ok(Self {
+            shape,
+            places,
+            s: Floats::zeros(places * s),
+            tails: vec![0.0; places * tail],
+            zeros,
+        })
     }
 
     pub(crate) fn copy_from(&mut self, pool: &Pool, from: &Self, place: usize, to: usize) {
