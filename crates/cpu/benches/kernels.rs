@@ -4,7 +4,8 @@
 //! `cargo bench -p baton-cpu --bench kernels -- [--threads N] [--arith N] [--isa NAME]
 //! [--processor-time] [NAME...]`
 //!
-//! A NAME is a part of a row's name; with some, only those rows run. One row of activations reads
+//! A NAME is a part of a row's name; with some, only rows that have all of them run, also those of
+//! other shapes that one names. One row of activations reads
 //! its weights from memory, so its share is that of the read bandwidth; 512 rows are held against
 //! the peak rate of integer products. `--processor-time` counts the process's own time in place
 //! of the clock's, by thread: on a busy machine, with one thread, that leaves neighbours out.
@@ -22,8 +23,21 @@ use baton_cpu::{Cpu, Isa, Limits, Linear, Rows, limits_by};
 const RUNS: usize = 15;
 /// Bytes of packed weights that one row walks through: more than caches hold.
 const FOOTPRINT_BYTES: usize = 96 << 20;
-/// Outputs and K of the matrices: a multiple of every format's unit.
-const WIDTH: usize = 2048;
+/// Outputs and K of a matrix, and what it is. A table has the first shape; others only run by name.
+type Shape = (usize, usize, &'static str);
+
+/// K of the first is a multiple of every format's unit.
+const SHAPES: [Shape; 7] = [
+    (2048, 2048, "2,048 wide"),
+    (5120, 5120, "5,120 wide"),
+    (960, 576, "smollm2 qkv"),
+    (3072, 576, "smollm2 gate and up"),
+    (576, 1536, "smollm2 down"),
+    (49152, 576, "smollm2 head"),
+    (7168, 1024, "qwen3_5 gate and up"),
+];
+/// Rows at once.
+const COUNTS: [usize; 7] = [1, 2, 4, 8, 16, 24, CHUNK];
 /// Rows of a prompt's chunk.
 const CHUNK: usize = 512;
 
@@ -129,7 +143,7 @@ struct Table {
 
 impl Table {
     fn wants(&self, name: &str) -> bool {
-        self.asked.names.is_empty() || self.asked.names.iter().any(|part| name.contains(part))
+        self.asked.names.iter().all(|part| name.contains(part))
     }
 
     fn head(&self) {
@@ -195,7 +209,9 @@ fn main() {
     let table = Table { asked, cpu, limits };
     table.head();
     for format in FORMATS {
-        linear(&table, format);
+        for shape in SHAPES {
+            linear(&table, format, shape);
+        }
     }
     attention(&table);
     delta(&table);
@@ -218,28 +234,31 @@ fn upload(cpu: &Cpu, rows: usize, width: usize) -> Rows {
     buffer
 }
 
-fn linear(table: &Table, format: Format) {
+fn linear(table: &Table, format: Format, (outputs, cols, shape): Shape) {
     let cpu = &table.cpu;
-    let counts = [1, 4, 8, CHUNK].map(|rows| (rows, format!("project {format}, {}", said(rows))));
-    if !counts.iter().any(|(_, name)| table.wants(name)) {
+    let counts = COUNTS.map(|rows| (rows, format!("project {format}, {shape}, {}", said(rows))));
+    let first = shape == SHAPES[0].2;
+    let asked = first || table.asked.names.iter().any(|name| shape.contains(name.as_str()));
+    let wanted = counts.iter().any(|(_, name)| table.wants(name));
+    if !asked || !wanted || !cols.is_multiple_of(format.unit_values()) {
         return;
     }
-    let bytes = WIDTH * WIDTH / format.unit_values() * format.unit_bytes();
+    let bytes = outputs * cols / format.unit_values() * format.unit_bytes();
     // High bytes stay below 0x3f: every scale and float is small and finite.
     let stored: Vec<u8> = (0..bytes).map(|i| (i * 31 % 61) as u8).collect();
-    let matrix = Matrix { format, rows: WIDTH, cols: WIDTH, bytes: &stored };
+    let matrix = Matrix { format, rows: outputs, cols, bytes: &stored };
     let copies = FOOTPRINT_BYTES.div_ceil(bytes);
     let packed: Vec<Linear> = (0..copies).map(|_| cpu.linear(&matrix).unwrap()).collect();
     let case = |(rows, name): (usize, String)| {
-        let (x, mut out) = (upload(cpu, rows, WIDTH), cpu.rows(rows, WIDTH).unwrap());
+        let (x, mut out) = (upload(cpu, rows, cols), cpu.rows(rows, outputs).unwrap());
         let walk = if rows < CHUNK { copies } else { 1 };
         let packed = &packed[..walk];
-        let macs = if format.is_float() { 0 } else { walk * rows * WIDTH * WIDTH };
+        let macs = if format.is_float() { 0 } else { walk * rows * outputs * cols };
         Case {
             name,
             bytes: if rows < CHUNK { walk * bytes } else { 0 },
             macs,
-            values: walk * rows * WIDTH,
+            values: walk * rows * outputs,
             work: Box::new(move || {
                 for weights in packed {
                     cpu.project(&x, rows, &[weights], &mut [&mut out]);

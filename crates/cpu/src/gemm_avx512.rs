@@ -1,5 +1,8 @@
-//! Block formats for many rows: four panels are unpacked once, then multiplied with six rows at a
-//! time, so that a broadcast serves 32 outputs and an unpacked weight six rows.
+//! Block formats for many rows: slice by slice four panels are unpacked once, then multiplied with
+//! six rows at a time, so that a broadcast serves 32 outputs and an unpacked weight six rows.
+//!
+//! What a slice needs at once, its weights and those of six rows, fits the first cache; the sums of
+//! all tiles wait in the second one.
 #![allow(
     clippy::needless_range_loop,
     reason = "rows, panels and groups index several arrays at once, with constant bounds"
@@ -11,49 +14,138 @@ use std::ops::Range;
 
 use arith::base::SLICE_VALUES;
 
-use crate::codes_avx512::{Twin, heads, quad, scales};
-use crate::layout::{Layout, strip_values};
-use crate::pack::{LANES, Linear};
+use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::vector_avx512::{Steps, Tree, dot_pairs_twice, store};
+use crate::unpacked_avx512::{BLOCK_SCALES, BYTES, FLOATS, PAIR, STEP_BYTES, TWINS, Unpacked};
+use crate::vector_avx512::{NODES, dot_pairs_twice, store};
+use crate::walk::by_rows;
 
-/// Panels of a job, which share their broadcasts.
-pub(crate) const PANELS: usize = 2 * TWINS;
-/// Pairs of panels of a job, a vector each.
-const TWINS: usize = 2;
 /// Rows of a tile, at most.
-const TILE_ROWS: usize = 6;
-/// Values of a [`quad`].
-const QUAD: usize = 8;
-/// 16-bit lanes of a vector.
-const HALVES: usize = 32;
-/// Unpacked integers of a pair of values of all panels of a job.
-const STEP_CODES: usize = TWINS * HALVES;
-/// Scales of a vector.
-const FLOATS: usize = 2 * LANES;
-/// Scales of a block of all panels of a job.
-const BLOCK_SCALES: usize = TWINS * FLOATS;
+pub(crate) const TILE_ROWS: usize = 6;
 
-/// The panels of a job, unpacked. Kept by its thread, grown at first use.
-#[derive(Default)]
-struct Unpacked {
-    /// `[pairs of values][TWINS][HALVES]` integers w.
-    codes: Vec<i16>,
-    /// `[blocks][TWINS][FLOATS]`.
-    scales: Vec<f32>,
-    /// As many, for formats that have offsets.
-    offsets: Vec<f32>,
+/// The sums of a tile: rows by panels of a job.
+pub(crate) type Sums = [[__m512; TILE_ROWS]; TWINS];
+
+/// Some rows as an arithmetic multiplies them with unpacked weights.
+pub(crate) trait Tiles: Copy {
+    /// Values of a lane of the weights.
+    const VALUES: usize;
+
+    /// Adds a slice of R rows from `row` on to the sums of its group, or begins these: `at` is its
+    /// number, and whether it is the first one.
+    ///
+    /// # Safety
+    /// The CPU has the features, and the slice is unpacked.
+    unsafe fn add<const R: usize>(
+        self,
+        unpacked: &Unpacked,
+        at: (usize, bool),
+        row: usize,
+        sums: &mut Sums,
+    );
+
+    /// Whether the row's outputs are not finite.
+    fn spoilt(self, row: usize) -> bool;
+}
+
+/// Kept by its thread, the tiles grown at first use.
+struct Scratch {
+    unpacked: Unpacked,
+    /// A tile's nodes of the tree over the groups that wait, the last one at work.
+    tiles: Vec<[Sums; NODES]>,
 }
 
 thread_local! {
-    static UNPACKED: RefCell<Unpacked> = RefCell::default();
+    static SCRATCH: RefCell<Box<Scratch>> =
+        RefCell::new(Box::new(Scratch { unpacked: Unpacked::new(), tiles: Vec::new() }));
 }
 
-/// Outputs of at most [`PANELS`] `panels` for `rows`.
+/// Outputs of a job's `panels` for `rows`.
 ///
 /// # Safety
 /// The CPU has the features; no other thread may write `panels` of `rows`; the rows are quantised.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(crate) unsafe fn gemm<T: Tiles>(
+    linear: &Linear,
+    x: T,
+    panels: Range<usize>,
+    rows: Range<usize>,
+    out: &Outputs<'_>,
+) {
+    let zero = [[_mm512_setzero_ps(); TILE_ROWS]; TWINS];
+    SCRATCH.with_borrow_mut(|scratch| {
+        let Scratch { unpacked, tiles } = &mut **scratch;
+        let count = rows.len().div_ceil(TILE_ROWS);
+        tiles.resize(tiles.len().max(count), [zero; NODES]);
+        let tiles = &mut tiles[..count];
+        let mut held = 0;
+        for step in linear.steps.iter() {
+            for slice in step.slices.clone() {
+                // SAFETY: passed on.
+                unsafe { unpacked.fill(T::VALUES, linear, panels.clone(), slice) };
+                let mut each = tiles.iter_mut();
+                // SAFETY: passed on; there are as many tiles.
+                by_rows!(rows.clone(), [1 2 3 4 5 6], |row, R| unsafe {
+                    let nodes = each.next().expect("a tile's rows have their sums");
+                    let first = slice == step.slices.start;
+                    x.add::<R>(unpacked, (slice, first), row, &mut nodes[held]);
+                });
+            }
+            for _ in 0..step.joins {
+                held -= 1;
+                // SAFETY: passed on.
+                tiles.iter_mut().for_each(|nodes| join(nodes, held));
+            }
+            held += 1;
+        }
+        let mut each = tiles.iter();
+        by_rows!(rows.clone(), [1 2 3 4 5 6], |row, R| {
+            let [sums, ..] = each.next().expect("a tile's rows have their sums");
+            for r in 0..R {
+                // SAFETY: passed on.
+                unsafe { put(linear, panels.clone(), sums, (row + r, r), x.spoilt(row + r), out) };
+            }
+        });
+    });
+}
+
+/// Adds node `at + 1` to node `at`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn join(nodes: &mut [Sums; NODES], at: usize) {
+    let (sisters, sums) = nodes.split_at_mut(at + 1);
+    for (sister, sum) in sisters[at].as_flattened_mut().iter_mut().zip(sums[0].as_flattened()) {
+        *sister = _mm512_add_ps(*sister, *sum);
+    }
+}
+
+/// Writes the whole sums of row `r` of a tile, row `row` of the outputs.
+///
+/// # Safety
+/// As [`gemm`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn put(
+    linear: &Linear,
+    panels: Range<usize>,
+    sums: &Sums,
+    (row, r): (usize, usize),
+    spoilt: bool,
+    out: &Outputs<'_>,
+) {
+    for (p, sums) in sums.iter().enumerate() {
+        let first = panels.start + 2 * p;
+        let lanes = (first..panels.end.min(first + 2)).map(|i| linear.lanes(i)).sum();
+        if lanes > 0 {
+            // SAFETY: the caller's promise.
+            store(sums[r], linear.end(spoilt), unsafe { out.panel(row, first, lanes) });
+        }
+    }
+}
+
+/// [`gemm`] in arith 1.
+///
+/// # Safety
+/// As [`gemm`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(crate) unsafe fn gemm_a16_blocks_avx512(
     linear: &Linear,
@@ -62,276 +154,127 @@ pub(crate) unsafe fn gemm_a16_blocks_avx512(
     rows: Range<usize>,
     out: &Outputs<'_>,
 ) {
-    assert!((1..=PANELS).contains(&panels.len()));
-    UNPACKED.with_borrow_mut(|unpacked| {
-        unpacked.fill(linear, panels.clone());
-        let steps = &Steps::of(&linear.groups);
-        let job = Job { linear, unpacked, a16: inputs.a16, steps, panels, out };
-        let layout = linear.layout();
-        // SAFETY: passed on.
-        unsafe {
-            match (layout.block, layout.offsets) {
-                (16, _) => job.rows::<16, false>(rows),
-                (32, false) => job.rows::<32, false>(rows),
-                (32, true) => job.rows::<32, true>(rows),
-                (64, _) => job.rows::<64, true>(rows),
-                _ => job.rows::<128, true>(rows),
-            }
-        }
-    });
-}
-
-impl Unpacked {
-    fn fill(&mut self, linear: &Linear, panels: Range<usize>) {
-        let layout = linear.layout();
-        let (pairs, blocks) = (linear.cols / 2, linear.cols / layout.block);
-        self.codes.resize(self.codes.len().max(pairs * STEP_CODES), 0);
-        self.scales.resize(self.scales.len().max(blocks * BLOCK_SCALES), 0.0);
-        self.offsets.resize(self.offsets.len().max(blocks * BLOCK_SCALES), 0.0);
-        for twin in 0..TWINS {
-            // Where panels are missing others stand in; nobody reads their outputs.
-            let first = (panels.start + 2 * twin).min(panels.end - 1);
-            let second = (first + 1).min(panels.end - 1);
-            let panel = linear.panel(first);
-            let gap = (second - first) * panel.len();
-            let (from, bytes) = (Twin { at: panel.as_ptr(), gap }, panel.len());
-            // SAFETY: the caller of the kernel vouches for the features; both panels are whole.
-            unsafe {
-                match layout.bits {
-                    2 => self.unpack::<2>(layout, from, bytes, twin),
-                    3 => self.unpack::<3>(layout, from, bytes, twin),
-                    4 => self.unpack::<4>(layout, from, bytes, twin),
-                    5 => self.unpack::<5>(layout, from, bytes, twin),
-                    6 => self.unpack::<6>(layout, from, bytes, twin),
-                    _ => self.unpack::<8>(layout, from, bytes, twin),
-                }
-            }
-        }
-    }
-
-    /// # Safety
-    /// `panel` points to two panels of `bytes` bytes of `layout`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn unpack<const BITS: usize>(
-        &mut self,
-        layout: Layout,
-        panel: Twin,
-        bytes: usize,
-        twin: usize,
-    ) {
-        let mut codes = self.codes.chunks_exact_mut(layout.block / 2 * STEP_CODES);
-        let mut parts = self
-            .scales
-            .chunks_exact_mut(BLOCK_SCALES)
-            .zip(self.offsets.chunks_exact_mut(BLOCK_SCALES));
-        for record in 0..bytes / layout.record_bytes() {
-            // SAFETY: the panels hold the record, which ends with its heads.
-            let (record, heads) = unsafe {
-                let record = panel.add(record * layout.record_bytes());
-                (record, heads(layout, record))
-            };
-            let blocks = (0..layout.blocks).zip(codes.by_ref().zip(parts.by_ref()));
-            for (block, (codes, (a, c))) in blocks {
-                // SAFETY: a record holds its blocks, a block its codes and scales; `codes` has
-                // room for all panels of a block.
-                unsafe {
-                    let block = record.add(block * layout.block_bytes());
-                    block.prefetch(layout.block_bytes(), PANELS * bytes);
-                    let at = block.add(layout.codes_bytes());
-                    put(scales(layout.scales, at, heads[0]), twin, a);
-                    if layout.offsets {
-                        let at = at.add(layout.scales_bytes());
-                        put(scales(layout.scales, at, heads[1]), twin, c);
-                    }
-                    unpack_codes::<BITS>(layout, block, codes[twin * HALVES..].as_mut_ptr());
-                }
-            }
+    let (layout, x) = (linear.layout(), inputs.a16);
+    // SAFETY: passed on.
+    unsafe {
+        match (layout.block, layout.offsets) {
+            (16, _) => gemm(linear, Pairs::<16, false>(x), panels, rows, out),
+            (32, false) => gemm(linear, Pairs::<32, false>(x), panels, rows, out),
+            (32, true) => gemm(linear, Pairs::<32, true>(x), panels, rows, out),
+            (64, _) => gemm(linear, Pairs::<64, true>(x), panels, rows, out),
+            _ => gemm(linear, Pairs::<128, true>(x), panels, rows, out),
         }
     }
 }
 
-/// Writes the scales of a pair of panels.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn put(x: __m512, twin: usize, to: &mut [f32]) {
-    // SAFETY: sixteen floats are sixteen lanes.
-    unsafe { _mm512_storeu_ps(to[twin * FLOATS..][..FLOATS].as_mut_ptr(), x) };
-}
+/// Rows of 16-bit integers, times blocks of `BLOCK` weights that may have offsets.
+#[derive(Clone, Copy)]
+struct Pairs<'a, const BLOCK: usize, const OFFSETS: bool>(&'a Activations);
 
-/// The integers of one block, a vector a pair of values, these `STEP_CODES` apart.
-///
-/// # Safety
-/// `block` points to two blocks of `layout`, `to` has room for its vectors.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn unpack_codes<const BITS: usize>(layout: Layout, block: Twin, to: *mut i16) {
-    let zero = _mm512_set1_epi16(layout.zero);
-    let width = const { strip_values(BITS) };
-    for strip in 0..layout.block / width {
-        for v in 0..width / QUAD {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let quad = quad::<BITS>(block.add(strip * width * BITS), v);
-                for (t, w) in quad.into_iter().enumerate() {
-                    let step = (strip * width + QUAD * v) / 2 + t;
-                    let w = _mm512_sub_epi16(w, zero);
-                    _mm512_storeu_si512(to.add(step * STEP_CODES).cast(), w);
-                }
-            }
-        }
-    }
-}
+impl<const BLOCK: usize, const OFFSETS: bool> Tiles for Pairs<'_, BLOCK, OFFSETS> {
+    const VALUES: usize = PAIR;
 
-/// What the tiles of one job share.
-struct Job<'a> {
-    linear: &'a Linear,
-    unpacked: &'a Unpacked,
-    a16: &'a Activations,
-    steps: &'a Steps,
-    panels: Range<usize>,
-    out: &'a Outputs<'a>,
-}
-
-impl Job<'_> {
-    /// Cuts the rows into tiles as equal as can be.
-    ///
-    /// # Safety
-    /// As [`gemm_a16_blocks_avx512`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn rows<const BLOCK: usize, const OFFSETS: bool>(&self, rows: Range<usize>) {
-        let mut row = rows.start;
-        while row < rows.end {
-            let left = rows.end - row;
-            // SAFETY: passed on.
-            unsafe {
-                row += match left.div_ceil(left.div_ceil(TILE_ROWS)) {
-                    1 => self.tile::<BLOCK, OFFSETS, 1>(row),
-                    2 => self.tile::<BLOCK, OFFSETS, 2>(row),
-                    3 => self.tile::<BLOCK, OFFSETS, 3>(row),
-                    4 => self.tile::<BLOCK, OFFSETS, 4>(row),
-                    5 => self.tile::<BLOCK, OFFSETS, 5>(row),
-
-                    _ => self.tile::<BLOCK, OFFSETS, TILE_ROWS>(row),
-                };
-            }
-        }
-    }
-
-    /// R rows from `row` with all panels of the job; gives R.
-    ///
-    /// # Safety
-    /// As [`gemm_a16_blocks_avx512`].
     #[inline(never)]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn tile<const BLOCK: usize, const OFFSETS: bool, const R: usize>(
-        &self,
+    unsafe fn add<const R: usize>(
+        self,
+        unpacked: &Unpacked,
+        (slice, first): (usize, bool),
         row: usize,
-    ) -> usize {
-        let a16 = self.a16;
+        g: &mut Sums,
+    ) {
+        let a16 = self.0;
         let (slices, sums) = (a16.slices, a16.sums(BLOCK));
-        let blocks = sums.blocks;
         let slice_blocks = const { SLICE_VALUES / BLOCK };
+        let from = slice * slice_blocks;
+        let blocks = from..sums.blocks.min(from + slice_blocks);
         let q = &a16.q[row * a16.cols..(row + R) * a16.cols];
         let d = &a16.d[row * slices..(row + R) * slices];
-        let sums = &sums.f32[row * blocks..(row + R) * blocks];
-        let zero = _mm512_setzero_ps();
-        let mut trees = [Tree::<R>::new(), Tree::new()];
-        for step in self.steps.iter() {
-            let mut g = [[zero; R]; TWINS];
-            for slice in step.slices.clone() {
-                let mut acc = [[zero; R]; TWINS];
-                for block in slice * slice_blocks..blocks.min((slice + 1) * slice_blocks) {
-                    // SAFETY: `fill` unpacked `blocks` blocks, a row has as many; the slices
-                    // above checked the lengths for R rows.
-                    unsafe {
-                        let q = q.as_ptr().add(block * BLOCK);
-                        let dots = self.dots::<BLOCK, R>(block, q);
-                        let sums = sums.as_ptr().add(block);
-                        self.scale::<OFFSETS, R>(block, &dots, (sums, blocks), &mut acc);
-                    }
-                }
-                for r in 0..R {
-                    let d = _mm512_set1_ps(d[r * slices + slice]);
-                    for p in 0..TWINS {
-                        g[p][r] = _mm512_fmadd_ps(acc[p][r], d, g[p][r]);
-                    }
-                }
-            }
-            for (tree, g) in trees.iter_mut().zip(g) {
-                tree.take(step, g);
+        let stride = sums.blocks;
+        let sums = &sums.f32[row * stride..(row + R) * stride];
+        let mut acc = [[_mm512_setzero_ps(); R]; TWINS];
+        for block in blocks {
+            let at = block - from;
+            // SAFETY: a slice has so many blocks unpacked, a row as many; the slices above checked
+            // the lengths for R rows.
+            unsafe {
+                let codes = unpacked.codes.as_ptr().add(at * (BLOCK / PAIR * STEP_BYTES));
+                let q = q.as_ptr().add(block * BLOCK);
+                let dots = dots::<BLOCK, R>(codes, q, a16.cols);
+                let sums = sums.as_ptr().add(block);
+                scale::<OFFSETS, R>(unpacked, at, &dots, (sums, stride), &mut acc);
             }
         }
-        for (p, tree) in trees.iter().enumerate() {
-            let first = self.panels.start + 2 * p;
-            let lanes = (first..self.panels.end.min(first + 2)).map(|i| self.linear.lanes(i)).sum();
-            if lanes == 0 {
-                continue;
-            }
-            for r in 0..R {
-                // SAFETY: the caller's promise.
-                let out = unsafe { self.out.panel(row + r, first, lanes) };
-                store(tree.root()[r], self.linear.end(a16.spoilt[row + r]), out);
-            }
-        }
-        R
-    }
-
-    /// # Safety
-    /// `block` is one of the unpacked and `q` has it in R rows.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn dots<const BLOCK: usize, const R: usize>(
-        &self,
-        block: usize,
-        q: *const i16,
-    ) -> [[__m512i; R]; TWINS] {
-        let mut dots = [[_mm512_setzero_si512(); R]; TWINS];
-        // SAFETY: the caller's promise.
-        unsafe {
-            let codes = self.unpacked.codes.as_ptr().add(block * BLOCK / 2 * STEP_CODES);
-            for s in 0..BLOCK / 2 {
-                let at = codes.add(s * STEP_CODES);
-                let w0 = _mm512_loadu_si512(at.cast());
-                let w1 = _mm512_loadu_si512(at.add(HALVES).cast());
-                for r in 0..R {
-                    let x = q.add(r * self.a16.cols + 2 * s);
-                    (dots[0][r], dots[1][r]) = dot_pairs_twice(dots[0][r], dots[1][r], w0, w1, x);
-                }
-            }
-        }
-        dots
-    }
-
-    /// `acc = fma(f32(dot), a, acc)`, then `acc = fma(f32(s), c, acc)`.
-    ///
-    /// # Safety
-    /// `block` is one of the unpacked; `sums` points to its sum in the first of R rows, these
-    /// `stride` apart.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn scale<const OFFSETS: bool, const R: usize>(
-        &self,
-        block: usize,
-        dots: &[[__m512i; R]; TWINS],
-        (sums, stride): (*const f32, usize),
-        acc: &mut [[__m512; R]; TWINS],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let scales = self.unpacked.scales.as_ptr().add(block * BLOCK_SCALES);
-            let offsets = self.unpacked.offsets.as_ptr().add(block * BLOCK_SCALES);
+        for r in 0..R {
+            let d = _mm512_set1_ps(d[r * slices + slice]);
             for p in 0..TWINS {
-                let a = _mm512_loadu_ps(scales.add(p * FLOATS));
+                let before = if first { _mm512_setzero_ps() } else { g[p][r] };
+                g[p][r] = _mm512_fmadd_ps(acc[p][r], d, before);
+            }
+        }
+    }
+
+    fn spoilt(self, row: usize) -> bool {
+        self.0.spoilt[row]
+    }
+}
+
+/// The dots of the unpacked codes of a block with R rows, these `cols` values apart.
+///
+/// # Safety
+/// All of them must be readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn dots<const BLOCK: usize, const R: usize>(
+    codes: *const u8,
+    q: *const i16,
+    cols: usize,
+) -> [[__m512i; R]; TWINS] {
+    let mut dots = [[_mm512_setzero_si512(); R]; TWINS];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for s in 0..BLOCK / PAIR {
+            let at = codes.add(s * STEP_BYTES);
+            let w0 = _mm512_loadu_si512(at.cast());
+            let w1 = _mm512_loadu_si512(at.add(BYTES).cast());
+            for r in 0..R {
+                let x = q.add(r * cols + PAIR * s);
+                (dots[0][r], dots[1][r]) = dot_pairs_twice(dots[0][r], dots[1][r], w0, w1, x);
+            }
+        }
+    }
+    dots
+}
+
+/// `acc = fma(f32(dot), a, acc)`, then `acc = fma(f32(s), c, acc)`.
+///
+/// # Safety
+/// Block `at` of the slice is unpacked; `sums` points to its sum in the first of R rows, these
+/// `stride` apart.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn scale<const OFFSETS: bool, const R: usize>(
+    unpacked: &Unpacked,
+    at: usize,
+    dots: &[[__m512i; R]; TWINS],
+    (sums, stride): (*const f32, usize),
+    acc: &mut [[__m512; R]; TWINS],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scales = unpacked.scales.as_ptr().add(at * BLOCK_SCALES);
+        let offsets = unpacked.offsets.as_ptr().add(at * BLOCK_SCALES);
+        for p in 0..TWINS {
+            let a = _mm512_loadu_ps(scales.add(p * FLOATS));
+            for r in 0..R {
+                let dot = _mm512_cvtepi32_ps(dots[p][r]);
+                acc[p][r] = _mm512_fmadd_ps(dot, a, acc[p][r]);
+            }
+            if OFFSETS {
+                let c = _mm512_loadu_ps(offsets.add(p * FLOATS));
                 for r in 0..R {
-                    let dot = _mm512_cvtepi32_ps(dots[p][r]);
-                    acc[p][r] = _mm512_fmadd_ps(dot, a, acc[p][r]);
-                }
-                if OFFSETS {
-                    let c = _mm512_loadu_ps(offsets.add(p * FLOATS));
-                    for r in 0..R {
-                        let s = _mm512_set1_ps(*sums.add(r * stride));
-                        acc[p][r] = _mm512_fmadd_ps(s, c, acc[p][r]);
-                    }
+                    let s = _mm512_set1_ps(*sums.add(r * stride));
+                    acc[p][r] = _mm512_fmadd_ps(s, c, acc[p][r]);
                 }
             }
         }

@@ -30,26 +30,27 @@ pub(crate) fn layout<const KIND: usize>(found: Layout) -> Layout {
 }
 
 /// Calls `kernel::<BITS, KIND>` for the layout of a matrix: one of [`KNOWN`] by its index, of which
-/// the whole layout is a constant, or [`OTHER`], of which the bits of a code are.
+/// the whole layout is a constant, or [`OTHER`], of which the bits of a code are. `::<_>` is for a
+/// type that the kernel takes besides.
 macro_rules! by_kind {
-    ($linear:expr, $kernel:ident($($argument:expr),*)) => {{
+    ($linear:expr, $kernel:ident$(::<$rest:tt>)?($($argument:expr),*)) => {{
         let linear = $linear;
         let known = $crate::kinds::KNOWN.iter().position(|&format| format == linear.format);
         match (known, linear.layout().bits) {
-            (Some(0), _) => $kernel::<4, 0>($($argument),*),
-            (Some(1), _) => $kernel::<4, 1>($($argument),*),
-            (Some(2), _) => $kernel::<8, 2>($($argument),*),
-            (Some(3), _) => $kernel::<4, 3>($($argument),*),
-            (Some(4), _) => $kernel::<5, 4>($($argument),*),
-            (Some(5), _) => $kernel::<6, 5>($($argument),*),
-            (Some(6), _) => $kernel::<4, 6>($($argument),*),
-            (Some(7), _) => $kernel::<4, 7>($($argument),*),
-            (_, 2) => $kernel::<2, { $crate::kinds::OTHER }>($($argument),*),
-            (_, 3) => $kernel::<3, { $crate::kinds::OTHER }>($($argument),*),
-            (_, 4) => $kernel::<4, { $crate::kinds::OTHER }>($($argument),*),
-            (_, 5) => $kernel::<5, { $crate::kinds::OTHER }>($($argument),*),
-            (_, 6) => $kernel::<6, { $crate::kinds::OTHER }>($($argument),*),
-            _ => $kernel::<8, { $crate::kinds::OTHER }>($($argument),*),
+            (Some(0), _) => $kernel::<4, 0 $(, $rest)?>($($argument),*),
+            (Some(1), _) => $kernel::<4, 1 $(, $rest)?>($($argument),*),
+            (Some(2), _) => $kernel::<8, 2 $(, $rest)?>($($argument),*),
+            (Some(3), _) => $kernel::<4, 3 $(, $rest)?>($($argument),*),
+            (Some(4), _) => $kernel::<5, 4 $(, $rest)?>($($argument),*),
+            (Some(5), _) => $kernel::<6, 5 $(, $rest)?>($($argument),*),
+            (Some(6), _) => $kernel::<4, 6 $(, $rest)?>($($argument),*),
+            (Some(7), _) => $kernel::<4, 7 $(, $rest)?>($($argument),*),
+            (_, 2) => $kernel::<2, { $crate::kinds::OTHER } $(, $rest)?>($($argument),*),
+            (_, 3) => $kernel::<3, { $crate::kinds::OTHER } $(, $rest)?>($($argument),*),
+            (_, 4) => $kernel::<4, { $crate::kinds::OTHER } $(, $rest)?>($($argument),*),
+            (_, 5) => $kernel::<5, { $crate::kinds::OTHER } $(, $rest)?>($($argument),*),
+            (_, 6) => $kernel::<6, { $crate::kinds::OTHER } $(, $rest)?>($($argument),*),
+            _ => $kernel::<8, { $crate::kinds::OTHER } $(, $rest)?>($($argument),*),
         }
     }};
 }

@@ -71,6 +71,8 @@ mod scales_vector;
 mod state;
 #[cfg(target_arch = "x86_64")]
 mod unpacked_avx2;
+#[cfg(target_arch = "x86_64")]
+mod unpacked_avx512;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
 #[cfg(target_arch = "x86_64")]

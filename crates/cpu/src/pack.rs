@@ -13,6 +13,8 @@ use backend::BackendError;
 use crate::layout::{BLOCK_MAX, Layout};
 use crate::memory::Buffer;
 use crate::pool::Pool;
+#[cfg(target_arch = "x86_64")]
+use crate::vector_avx512::Steps;
 
 /// Outputs of a panel.
 pub(crate) const LANES: usize = 8;
@@ -37,6 +39,9 @@ pub struct Linear {
     pub(crate) groups: Groups,
     pub(crate) panels: usize,
     pub(crate) panel_bytes: usize,
+    /// The order in which K is summed.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) steps: Steps,
     buffer: Buffer,
 }
 
@@ -82,7 +87,17 @@ impl Linear {
             }
         };
         let buffer = Buffer::filled(device, &what, panel_bytes, panels, run, &fill)?;
-        Ok(Self { format, outputs: matrix.rows, cols, groups, panels, panel_bytes, buffer })
+        Ok(Self {
+            format,
+            outputs: matrix.rows,
+            cols,
+            #[cfg(target_arch = "x86_64")]
+            steps: Steps::of(&groups),
+            groups,
+            panels,
+            panel_bytes,
+            buffer,
+        })
     }
 
     /// The bytes of panel `panel`.

@@ -18,7 +18,7 @@ use crate::rows::{Cells, Rows};
 #[cfg(target_arch = "x86_64")]
 use crate::{gemm_a8_avx2, gemm_a8_avx512, gemm_avx2, gemm_avx512};
 #[cfg(target_arch = "x86_64")]
-use crate::{gemv_a8_avx2, gemv_a8_avx512, gemv_avx2, gemv_avx512};
+use crate::{gemv_a8_avx2, gemv_a8_avx512, gemv_avx2, gemv_avx512, unpacked_avx512};
 use crate::{project_a8_scalar, project_scalar};
 
 /// Rows up to which block formats are multiplied straight from their codes.
@@ -106,7 +106,7 @@ struct Cut {
 fn cut(how: (Level, Arith), linear: &Linear, rows: usize) -> Cut {
     let (few, many) = match how {
         #[cfg(target_arch = "x86_64")]
-        (Level::Avx512, _) => (gemv_avx512::PANELS, gemm_avx512::PANELS),
+        (Level::Avx512, _) => (gemv_avx512::PANELS, unpacked_avx512::PANELS),
         _ => (1, GEMM_PANELS),
     };
     let (panels, job_rows) = match Kind::of(how.0, linear, rows) {

@@ -78,7 +78,7 @@ pub(crate) struct Steps {
 pub(crate) struct Step {
     pub(crate) slices: Range<usize>,
     /// How many nodes of the stack take its sum, the last one first.
-    joins: usize,
+    pub(crate) joins: usize,
 }
 
 impl Steps {
@@ -120,7 +120,7 @@ pub(crate) struct Tree<const N: usize> {
 }
 
 /// Nodes that wait at once, at most: one a level, and the one that comes.
-const NODES: usize = GROUPS.ilog2() as usize + 1;
+pub(crate) const NODES: usize = GROUPS.ilog2() as usize + 1;
 
 impl<const N: usize> Tree<N> {
     #[inline(always)]
