@@ -121,7 +121,7 @@ fn perform(
     links.set_progress(round, done);
     for action in actions {
         match action {
-            Action::Send(frame) => links.outbound.send(frame)?,
+            Action::Send(frame) => links.outbound.queue(frame)?,
             Action::Skip(stream) => engine.skip(stream),
             Action::Stop(origin, reason) => links.stop(origin, &reason),
             Action::Close => links.outbound.close(),
@@ -129,6 +129,7 @@ fn perform(
             other => unreachable!("a follower has no {other:?}"),
         }
     }
+    links.outbound.flush();
     Ok(())
 }
 

@@ -1,14 +1,18 @@
 //! The receiving end of a rank's links, as boot and rounds read it: one item after another, with a
 //! broken link and a stop as errors.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-use std::time::Instant;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
+use std::time::{Duration, Instant};
 
 use wire::frame::{Frame, Kind};
 use wire::stop::Stop;
 
 use crate::error::RingError;
+use crate::link::bell::{Bell, Heard};
 use crate::link::{Inbound, LinkError};
+use crate::tcp::inlet::{Inlet, Took};
 
 /// What the compute side wakes up for.
 #[derive(Debug)]
@@ -19,13 +23,156 @@ pub(crate) enum Wake {
     Poke,
 }
 
+/// The receiving end of a rank's links. Whoever waits in it reads the socket by itself, so that a
+/// frame wakes the thread that it is for, and no other.
+#[derive(Debug)]
+pub struct Inbox {
+    items: Receiver<Inbound>,
+    /// Where there is a socket.
+    door: Option<Door>,
+}
+
+/// What the compute side waits at.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) inlet: Arc<Inlet>,
+    /// Rung by everybody else who has something for this rank.
+    pub(crate) bell: Arc<Bell>,
+}
+
+/// Where things for an [`Inbox`] are posted.
+#[derive(Clone, Debug)]
+pub(crate) struct Post {
+    items: SyncSender<Inbound>,
+    bell: Option<Arc<Bell>>,
+}
+
+impl Post {
+    pub(crate) fn new(items: SyncSender<Inbound>, bell: Option<Arc<Bell>>) -> Self {
+        Self { items, bell }
+    }
+
+    /// Posts without waiting.
+    pub(crate) fn post(&self, item: Inbound) -> Result<(), TrySendError<Inbound>> {
+        self.items.try_send(item)?;
+        self.ring();
+        Ok(())
+    }
+
+    /// Posts once there is room; drops what nobody will read.
+    pub(crate) fn wait_to_post(&self, item: Inbound) {
+        let _ = self.items.send(item);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new(items: Receiver<Inbound>, door: Option<Door>) -> Self {
+        Self { items, door }
+    }
+
+    /// What is there already.
+    ///
+    /// # Errors
+    /// As a channel's.
+    pub fn try_recv(&self) -> Result<Inbound, TryRecvError> {
+        self.items.try_recv()
+    }
+
+    /// All that is there already.
+    pub fn try_iter(&self) -> impl Iterator<Item = Inbound> {
+        self.items.try_iter()
+    }
+
+    /// The next item.
+    ///
+    /// # Errors
+    /// As a channel's.
+    pub fn recv(&self) -> Result<Inbound, RecvTimeoutError> {
+        self.recv_until(None)
+    }
+
+    /// The next item, unless none comes in time.
+    ///
+    /// # Errors
+    /// As a channel's.
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<Inbound, RecvTimeoutError> {
+        self.recv_until(Some(Instant::now() + timeout))
+    }
+
+    fn recv_until(&self, deadline: Option<Instant>) -> Result<Inbound, RecvTimeoutError> {
+        match self.items.try_recv() {
+            Ok(item) => return Ok(item),
+            Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+            Err(TryRecvError::Empty) => {}
+        }
+        match (&self.door, deadline) {
+            (Some(door), _) => door.wait(&self.items, deadline),
+            (None, None) => self.items.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            (None, Some(at)) => {
+                self.items.recv_timeout(at.saturating_duration_since(Instant::now()))
+            }
+        }
+    }
+}
+
+impl Door {
+    fn wait(
+        &self,
+        items: &Receiver<Inbound>,
+        deadline: Option<Instant>,
+    ) -> Result<Inbound, RecvTimeoutError> {
+        self.inlet.lend(true);
+        let waited = self.wait_lent(items, deadline);
+        self.inlet.lend(false);
+        waited
+    }
+
+    fn wait_lent(
+        &self,
+        items: &Receiver<Inbound>,
+        deadline: Option<Instant>,
+    ) -> Result<Inbound, RecvTimeoutError> {
+        loop {
+            let took = self.inlet.take();
+            if took.is_ok() {
+                match items.try_recv() {
+                    Ok(item) => return Ok(item),
+                    // Beats, or half a frame.
+                    Err(TryRecvError::Empty) if took == Ok(Took::Bytes) => continue,
+                    _ => {}
+                }
+            } else {
+                self.inlet.end();
+            }
+            self.bell.listen();
+            match items.try_recv() {
+                Ok(item) => {
+                    self.bell.rest();
+                    return Ok(item);
+                }
+                Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+                Err(TryRecvError::Empty) => {}
+            }
+            let socket = took.is_ok().then(|| self.inlet.as_raw_fd());
+            let heard = self.bell.wait(socket, deadline);
+            self.bell.rest();
+            if heard == Heard::Nothing {
+                return items.try_recv().map_err(|_| RecvTimeoutError::Timeout);
+            }
+        }
+    }
+}
+
 /// Waits for the next thing to do, at most until `deadline` (for ever without one).
-pub(crate) fn wait(inbound: &Receiver<Inbound>, deadline: Option<Instant>) -> Option<Inbound> {
-    let next = match deadline {
-        None => inbound.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        Some(at) => inbound.recv_timeout(at.saturating_duration_since(Instant::now())),
-    };
-    match next {
+pub(crate) fn wait(inbound: &Inbox, deadline: Option<Instant>) -> Option<Inbound> {
+    match inbound.recv_until(deadline) {
         Ok(item) => Some(item),
         Err(RecvTimeoutError::Timeout) => None,
         Err(RecvTimeoutError::Disconnected) => Some(Inbound::Broken(LinkError::Closed)),
@@ -33,7 +180,7 @@ pub(crate) fn wait(inbound: &Receiver<Inbound>, deadline: Option<Instant>) -> Op
 }
 
 /// What is there already.
-pub(crate) fn poll(inbound: &Receiver<Inbound>) -> Option<Inbound> {
+pub(crate) fn poll(inbound: &Inbox) -> Option<Inbound> {
     match inbound.try_recv() {
         Ok(item) => Some(item),
         Err(TryRecvError::Empty) => None,

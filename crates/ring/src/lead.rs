@@ -274,12 +274,15 @@ impl<J: Join> Desk<'_, J> {
         for action in actions {
             self.act(action)?;
         }
+        if let Some(links) = &self.links {
+            links.outbound.flush();
+        }
         Ok(())
     }
 
     fn act(&mut self, action: Action) -> Result<(), RingError> {
         match action {
-            Action::Send(frame) => self.links().outbound.send(frame)?,
+            Action::Send(frame) => self.links().outbound.queue(frame)?,
             Action::Skip(stream) => self.engine.skip(stream),
             Action::Tell(id, event) => self.tell(id, event),
             Action::Answer(id, verdict) => {

@@ -5,13 +5,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
 
 use arith::base::{Epoch, Rank, Round};
 use wire::beat::Beat;
 use wire::frame::{Frame, Kind};
 use wire::stop::Stop;
 
+pub(crate) mod bell;
 mod error;
 pub(crate) mod live;
 pub(crate) mod queue;
@@ -19,7 +19,9 @@ pub mod relay;
 
 pub use error::LinkError;
 
+use crate::inbox::{Inbox, Post};
 use crate::memory;
+use crate::tcp::outlet::Outlet;
 use live::Live;
 
 /// Most frames that wait for the compute side; a full inbox makes the link's reader wait.
@@ -43,7 +45,7 @@ pub struct Neighbours {
     /// The ring's life that the links belong to.
     pub epoch: Epoch,
     /// From the rank before.
-    pub inbound: Receiver<Inbound>,
+    pub inbound: Inbox,
     /// To the rank after.
     pub outbound: Outbound,
     /// Wakes whoever waits on `inbound`.
@@ -53,7 +55,7 @@ pub struct Neighbours {
 impl Neighbours {
     /// What this rank's beats say from now on: the round at work (0 when idle), rounds done.
     pub fn set_progress(&self, round: Round, done: u64) {
-        if let Port::Tcp(live) = &self.outbound.0.port {
+        if let Port::Tcp(live, _) = &self.outbound.0.port {
             live.set_progress(round, done);
         }
     }
@@ -61,7 +63,7 @@ impl Neighbours {
     /// The buffer for one rows frame of the rank before, in bytes; 0 until this is called.
     pub fn set_rows_bytes_max(&self, rows_bytes_max: usize) {
         match &self.outbound.0.port {
-            Port::Tcp(live) => live.set_rows_bytes_max(rows_bytes_max),
+            Port::Tcp(live, _) => live.set_rows_bytes_max(rows_bytes_max),
             Port::Memory(end) => end.set_rows_bytes_max(rows_bytes_max),
         }
     }
@@ -69,7 +71,7 @@ impl Neighbours {
     /// The last beat of the rank before, where its link carries beats.
     pub fn last_beat(&self) -> Option<Beat> {
         match &self.outbound.0.port {
-            Port::Tcp(live) => live.last_beat(),
+            Port::Tcp(live, _) => live.last_beat(),
             Port::Memory(_) => None,
         }
     }
@@ -77,7 +79,7 @@ impl Neighbours {
     /// Why the epoch is over, once it is.
     pub fn broken(&self) -> Option<LinkError> {
         match &self.outbound.0.port {
-            Port::Tcp(live) => live.failure(),
+            Port::Tcp(live, _) => live.failure(),
             Port::Memory(end) => end.failure(),
         }
     }
@@ -102,7 +104,7 @@ struct Handle {
 
 #[derive(Debug)]
 pub(crate) enum Port {
-    Tcp(Arc<Live>),
+    Tcp(Arc<Live>, Arc<Outlet>),
     Memory(memory::End),
 }
 
@@ -118,10 +120,28 @@ impl Outbound {
     /// The frame's own faults; `QueueFull` when nothing moved until the deadline; else why the
     /// epoch is over.
     pub fn send(&self, frame: Frame) -> Result<(), LinkError> {
+        self.queue(frame)?;
+        self.flush();
+        Ok(())
+    }
+
+    /// As [`Outbound::send`], but the frame may wait for the next [`Outbound::flush`].
+    ///
+    /// # Errors
+    /// As [`Outbound::send`]'s.
+    pub fn queue(&self, frame: Frame) -> Result<(), LinkError> {
         debug_assert!(frame.kind != Kind::Beat, "beats are the link's own");
         match &self.0.port {
-            Port::Tcp(live) => live.send(frame),
+            Port::Tcp(live, _) => live.queue(frame),
             Port::Memory(end) => end.send(frame),
+        }
+    }
+
+    /// Has what is queued go out: from here where the socket takes it at once and it is little,
+    /// else from the I/O thread. Never waits.
+    pub fn flush(&self) {
+        if let Port::Tcp(live, outlet) = &self.0.port {
+            outlet.flush(live);
         }
     }
 
@@ -135,7 +155,7 @@ impl Outbound {
 impl Port {
     fn close(&self) {
         match self {
-            Self::Tcp(live) => live.close(),
+            Self::Tcp(live, _) => live.close(),
             Self::Memory(end) => end.close(),
         }
     }
@@ -149,16 +169,16 @@ impl Drop for Handle {
 
 /// Wakes the compute side out of its wait for frames.
 #[derive(Clone)]
-pub struct Waker(SyncSender<Inbound>);
+pub struct Waker(Post);
 
 impl Waker {
-    pub(crate) fn new(inbox: SyncSender<Inbound>) -> Self {
+    pub(crate) fn new(inbox: Post) -> Self {
         Self(inbox)
     }
 
     /// Puts a poke into the inbox. A full one needs none: its owner has much to wake for.
     pub fn wake(&self) {
-        let _ = self.0.try_send(Inbound::Poke);
+        let _ = self.0.post(Inbound::Poke);
     }
 }
 

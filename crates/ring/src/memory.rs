@@ -1,7 +1,7 @@
 //! A ring inside one process: the same ends, without sockets. World 1 is this.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use arith::base::{Epoch, Rank};
 use wire::frame::{Frame, Kind};
 use wire::{Fault, WireError};
 
+use crate::inbox::{Inbox, Post};
 use crate::link::relay::{Place, Relay};
 use crate::link::{INBOUND_FRAMES_MAX, Inbound, LinkError, Neighbours, Outbound, Port, Waker};
 
@@ -25,7 +26,7 @@ struct Ring {
 
 #[derive(Debug)]
 struct Seat {
-    inbox: SyncSender<Inbound>,
+    inbox: Post,
     rows_bytes_max: AtomicUsize,
 }
 
@@ -44,7 +45,8 @@ pub fn ring(world: u32, epoch: Epoch) -> Vec<Neighbours> {
     assert!(world > 0, "a ring has at least one rank");
     let (seats, inbounds): (Vec<Seat>, Vec<Receiver<Inbound>>) = (0..world)
         .map(|_| {
-            let (inbox, inbound) = sync_channel(INBOUND_FRAMES_MAX);
+            let (items, inbound) = sync_channel(INBOUND_FRAMES_MAX);
+            let inbox = Post::new(items, None);
             (Seat { inbox, rows_bytes_max: AtomicUsize::new(0) }, inbound)
         })
         .unzip();
@@ -53,6 +55,7 @@ pub fn ring(world: u32, epoch: Epoch) -> Vec<Neighbours> {
         let rank = Rank(rank);
         let waker = Waker::new(ring.seat(rank).inbox.clone());
         let end = End { ring: ring.clone(), rank };
+        let inbound = Inbox::new(inbound, None);
         Neighbours { epoch, inbound, outbound: Outbound::new(Port::Memory(end)), waker }
     };
     (0..world).zip(inbounds).map(seat).collect()
@@ -94,9 +97,9 @@ impl End {
         };
         for (rank, seat) in (0..).map(Rank).zip(&self.ring.ranks) {
             let broken = Inbound::Broken(self.ring.error(closer, rank));
-            if let Err(TrySendError::Full(broken)) = seat.inbox.try_send(broken) {
+            if let Err(TrySendError::Full(broken)) = seat.inbox.post(broken) {
                 let inbox = seat.inbox.clone();
-                std::thread::spawn(move || inbox.send(broken));
+                std::thread::spawn(move || inbox.wait_to_post(broken));
             }
         }
     }
@@ -113,7 +116,7 @@ impl End {
         let until = Instant::now() + SEND_TIMEOUT;
         let mut item = Inbound::Frame(frame);
         loop {
-            match seat.inbox.try_send(item) {
+            match seat.inbox.post(item) {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Disconnected(_)) => return Err(self.ring.error(to, self.rank)),
                 Err(TrySendError::Full(back)) if Instant::now() < until => item = back,

@@ -19,9 +19,12 @@ mod accept;
 mod config;
 mod connect;
 mod half_open;
+pub(crate) mod inlet;
+pub(crate) mod outlet;
 pub mod probe;
 mod reader;
 mod supervisor;
+mod switch;
 mod wire_io;
 mod writer;
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arith::base::Round;
@@ -11,9 +11,11 @@ use tokio::sync::watch;
 use wire::beat::Beat;
 use wire::frame::{Frame, Writer};
 
+use super::bell::Bell;
 use super::queue::{Full, Queue};
 use super::relay::Place;
 use super::{INBOUND_FRAMES_MAX, Inbound, LinkError, Waker};
+use crate::inbox::Post;
 
 /// How far an epoch's links are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +32,7 @@ pub(crate) enum Phase {
 pub(crate) struct Live {
     pub(crate) place: Place,
     pub(crate) queue: Queue,
-    pub(crate) inbox: SyncSender<Inbound>,
+    pub(crate) inbox: Post,
     send_timeout: Duration,
     phase: watch::Sender<Phase>,
     failure: Mutex<Option<LinkError>>,
@@ -41,12 +43,16 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(place: Place, send_timeout: Duration) -> (Self, Receiver<Inbound>) {
-        let (inbox, inbound) = sync_channel(INBOUND_FRAMES_MAX);
+    pub(crate) fn new(
+        place: Place,
+        bell: Option<Arc<Bell>>,
+        send_timeout: Duration,
+    ) -> (Self, Receiver<Inbound>) {
+        let (items, inbound) = sync_channel(INBOUND_FRAMES_MAX);
         let live = Self {
             place,
             queue: Queue::default(),
-            inbox,
+            inbox: Post::new(items, bell),
             send_timeout,
             phase: watch::Sender::new(Phase::Open),
             failure: Mutex::default(),
@@ -62,8 +68,15 @@ impl Live {
         Waker::new(self.inbox.clone())
     }
 
-    /// Queues a frame for the rank after.
+    /// Has the I/O side send a frame to the rank after.
     pub(crate) fn send(&self, frame: Frame) -> Result<(), LinkError> {
+        self.queue(frame)?;
+        self.queue.ready.notify_one();
+        Ok(())
+    }
+
+    /// Queues a frame for whoever writes next.
+    pub(crate) fn queue(&self, frame: Frame) -> Result<(), LinkError> {
         let bytes = frame.payload.len();
         let writer = Writer::new(frame)?;
         self.queue.push(writer, bytes, self.send_timeout).map_err(|full| match full {
@@ -155,11 +168,11 @@ impl Live {
 
     fn tell(&self) {
         let error = locked(&self.failure).clone().unwrap_or(LinkError::Closed);
-        let full = self.inbox.try_send(Inbound::Broken(error));
+        let full = self.inbox.post(Inbound::Broken(error));
         if let Err(TrySendError::Full(broken)) = full {
             // Rare, and neither the caller's nor the I/O thread's time to spend.
             let inbox = self.inbox.clone();
-            std::thread::spawn(move || inbox.send(broken));
+            std::thread::spawn(move || inbox.wait_to_post(broken));
         }
     }
 }

@@ -36,14 +36,14 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     /// The writer took something.
     space: Condvar,
-    /// Something was queued, or the queue closed.
+    /// The I/O side is to write, or the queue closed.
     pub(crate) ready: Notify,
 }
 
 impl Queue {
-    /// Queues a frame of `bytes` payload bytes; waits for space until `deadline`. Urgent frames
-    /// never wait: one too many is dropped if it is a cancel, which is a hint, and goes in front if
-    /// it is a stop.
+    /// Queues a frame of `bytes` payload bytes, for whoever writes next; waits for space until
+    /// `deadline`. Urgent frames never wait: one too many is dropped if it is a cancel, which is a
+    /// hint, and goes in front if it is a stop.
     pub(crate) fn push(&self, frame: Writer, bytes: usize, deadline: Duration) -> Result<(), Full> {
         let mut state = self.lock();
         if state.closed {
@@ -54,6 +54,7 @@ impl Queue {
         } else {
             let until = Instant::now() + deadline;
             while state.is_full(bytes) {
+                self.ready.notify_one();
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Err(Full::Deadline);
@@ -67,9 +68,14 @@ impl Queue {
             state.bytes += bytes;
             state.frames.push_back((frame, bytes));
         }
-        drop(state);
-        self.ready.notify_one();
         Ok(())
+    }
+
+    /// Payload bytes that wait, urgent ones not counted; `None` where no frame waits.
+    pub(crate) fn waiting(&self) -> Option<usize> {
+        let state = self.lock();
+        let is_empty = state.urgent.is_empty() && state.frames.is_empty();
+        (!is_empty).then_some(state.bytes)
     }
 
     /// The next frame; urgent ones first.

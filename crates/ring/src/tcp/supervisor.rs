@@ -12,8 +12,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Shared;
 use super::accept::Arrival;
 use super::connect::reach;
+use super::inlet::Inlet;
+use super::outlet::Outlet;
 use super::reader::Reader;
 use super::writer::Writer;
+use crate::inbox::{Door, Inbox};
+use crate::link::bell::Bell;
 use crate::link::live::{Live, Phase, until};
 use crate::link::relay::Place;
 use crate::link::{Inbound, LinkError, Neighbours, Outbound, Port};
@@ -28,7 +32,7 @@ pub(super) enum Happening {
     /// The rank before proved itself.
     Arrived(Arrival),
     /// The rank after was reached, or can't be.
-    Reached(Epoch, Result<(), LinkError>),
+    Reached(Epoch, Result<Arc<Outlet>, LinkError>),
     /// An epoch's links are over.
     Ended(Epoch),
     /// No more epochs.
@@ -49,9 +53,11 @@ struct Active {
     live: Arc<Live>,
     /// Until the compute side takes it.
     inbound: Option<Receiver<Inbound>>,
-    /// When the rank before proved itself.
-    arrived: Option<Instant>,
-    reached: bool,
+    bell: Option<Arc<Bell>>,
+    /// When the rank before proved itself, and its link.
+    arrived: Option<(Instant, Arc<Inlet>)>,
+    /// The link to the rank after.
+    reached: Option<Arc<Outlet>>,
     onward: JoinHandle<()>,
 }
 
@@ -115,12 +121,14 @@ impl Supervisor {
         self.shared.begin(epoch);
         let config = &self.shared.config;
         let place = Place { rank: config.rank, world: config.world, epoch };
-        let (live, inbound) = Live::new(place, config.times.send);
+        // Without one the I/O side reads everything, which only costs wake-ups.
+        let bell = Bell::new().ok().map(Arc::new);
+        let (live, inbound) = Live::new(place, bell.clone(), config.times.send);
         let live = Arc::new(live);
         let onward = tokio::spawn(onward(self.shared.clone(), live.clone()));
         tokio::spawn(report_end(self.shared.clone(), live.clone()));
         let inbound = Some(inbound);
-        self.active = Some(Active { live, inbound, arrived: None, reached: false, onward });
+        self.active = Some(Active { live, inbound, bell, arrived: None, reached: None, onward });
     }
 
     fn arrived(&mut self, arrival: Arrival) {
@@ -141,18 +149,30 @@ impl Supervisor {
         if active.arrived.is_some() || !active.live.is(Phase::Open) {
             return;
         }
-        active.arrived = Some(Instant::now());
-        let silent = self.shared.config.times.silent;
-        let reader = Reader::new(arrival.stream, arrival.opener, active.live.clone(), silent);
-        tokio::spawn(reader.run(arrival.first));
+        let Arrival { stream, opener, first, .. } = arrival;
+        let inlet = stream
+            .into_std()
+            .and_then(|socket| Inlet::new(socket, opener, active.live.clone(), &first));
+        match inlet {
+            Ok(inlet) => {
+                let inlet = Arc::new(inlet);
+                active.arrived = Some((Instant::now(), inlet.clone()));
+                let silent = self.shared.config.times.silent;
+                tokio::spawn(Reader::new(inlet, active.live.clone(), silent).run());
+            }
+            Err(error) => {
+                let (rank, reason) = (self.shared.previous_rank(), error.to_string());
+                active.live.fail(LinkError::LinkClosed { rank, reason });
+            }
+        }
     }
 
-    fn reached(&mut self, epoch: Epoch, result: Result<(), LinkError>) {
+    fn reached(&mut self, epoch: Epoch, result: Result<Arc<Outlet>, LinkError>) {
         let Some(active) = self.active.as_mut().filter(|a| a.live.place.epoch == epoch) else {
             return;
         };
         match result {
-            Ok(()) => active.reached = true,
+            Ok(outlet) => active.reached = Some(outlet),
             Err(error) => {
                 active.live.fail(error.clone());
                 // What is handed over hears of it through its inbox.
@@ -182,15 +202,21 @@ impl Supervisor {
         let Some(active) = &mut self.active else {
             return;
         };
-        if active.arrived.is_none() || !active.reached || !active.live.is(Phase::Open) {
+        let (Some((_, inlet)), Some(outlet)) = (&active.arrived, &active.reached) else {
+            return;
+        };
+        if !active.live.is(Phase::Open) {
             return;
         }
-        let Some(inbound) = active.inbound.take() else {
+        let Some(items) = active.inbound.take() else {
             return;
         };
         let live = active.live.clone();
         let (epoch, waker) = (live.place.epoch, live.waker());
-        let outbound = Outbound::new(Port::Tcp(live));
+        let bell = active.bell.clone();
+        let door = bell.map(|bell| Door { inlet: inlet.clone(), bell });
+        let inbound = Inbox::new(items, door);
+        let outbound = Outbound::new(Port::Tcp(live, outlet.clone()));
         self.answer(Ok(Neighbours { epoch, inbound, outbound, waker }));
     }
 
@@ -201,14 +227,14 @@ impl Supervisor {
         if self.leads() {
             return Some(joiner.since + joiner.deadline);
         }
-        let arrived = self.active.as_ref()?.arrived?;
-        Some(joiner.since.max(arrived) + joiner.deadline)
+        let (arrived, _) = self.active.as_ref()?.arrived.as_ref()?;
+        Some(joiner.since.max(*arrived) + joiner.deadline)
     }
 
     fn give_up(&mut self) {
         let Some(joiner) = &self.joiner else { return };
         let waited_ms = joiner.deadline.as_millis() as u64;
-        let reached = self.active.as_ref().is_some_and(|active| active.reached);
+        let reached = self.active.as_ref().is_some_and(|active| active.reached.is_some());
         let error = if reached {
             let rank = self.shared.previous_rank();
             let absent = LinkError::NoNeighbour { rank, waited_ms };
@@ -254,8 +280,9 @@ async fn onward(shared: Arc<Shared>, live: Arc<Live>) {
     };
     match reached {
         Ok(departure) => {
-            shared.happened(Happening::Reached(epoch, Ok(())));
-            Writer::new(departure, live, shared.config.times).run().await;
+            let outlet = Arc::new(Outlet::new(departure));
+            shared.happened(Happening::Reached(epoch, Ok(outlet.clone())));
+            Writer::new(outlet, live, shared.config.times).run().await;
         }
         Err(error) => {
             shared.happened(Happening::Reached(epoch, Err(error.clone())));
