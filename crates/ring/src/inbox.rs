@@ -1,7 +1,6 @@
 //! The receiving end of a rank's links, as boot and rounds read it: one item after another, with a
 //! broken link and a stop as errors.
 
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
 use std::time::{Duration, Instant};
@@ -10,9 +9,9 @@ use wire::frame::{Frame, Kind};
 use wire::stop::Stop;
 
 use crate::error::RingError;
-use crate::link::bell::{Bell, Heard};
+use crate::link::bell::Bell;
+use crate::link::door::Door;
 use crate::link::{Inbound, LinkError};
-use crate::tcp::inlet::{Inlet, Took};
 
 /// What the compute side wakes up for.
 #[derive(Debug)]
@@ -30,14 +29,6 @@ pub struct Inbox {
     items: Receiver<Inbound>,
     /// Where there is a socket.
     door: Option<Door>,
-}
-
-/// What the compute side waits at.
-#[derive(Debug)]
-pub(crate) struct Door {
-    pub(crate) inlet: Arc<Inlet>,
-    /// Rung by everybody else who has something for this rank.
-    pub(crate) bell: Arc<Bell>,
 }
 
 /// Where things for an [`Inbox`] are posted.
@@ -117,54 +108,6 @@ impl Inbox {
             (None, None) => self.items.recv().map_err(|_| RecvTimeoutError::Disconnected),
             (None, Some(at)) => {
                 self.items.recv_timeout(at.saturating_duration_since(Instant::now()))
-            }
-        }
-    }
-}
-
-impl Door {
-    fn wait(
-        &self,
-        items: &Receiver<Inbound>,
-        deadline: Option<Instant>,
-    ) -> Result<Inbound, RecvTimeoutError> {
-        self.inlet.lend(true);
-        let waited = self.wait_lent(items, deadline);
-        self.inlet.lend(false);
-        waited
-    }
-
-    fn wait_lent(
-        &self,
-        items: &Receiver<Inbound>,
-        deadline: Option<Instant>,
-    ) -> Result<Inbound, RecvTimeoutError> {
-        loop {
-            let took = self.inlet.take();
-            if took.is_ok() {
-                match items.try_recv() {
-                    Ok(item) => return Ok(item),
-                    // Beats, or half a frame.
-                    Err(TryRecvError::Empty) if took == Ok(Took::Bytes) => continue,
-                    _ => {}
-                }
-            } else {
-                self.inlet.end();
-            }
-            self.bell.listen();
-            match items.try_recv() {
-                Ok(item) => {
-                    self.bell.rest();
-                    return Ok(item);
-                }
-                Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
-                Err(TryRecvError::Empty) => {}
-            }
-            let socket = took.is_ok().then(|| self.inlet.as_raw_fd());
-            let heard = self.bell.wait(socket, deadline);
-            self.bell.rest();
-            if heard == Heard::Nothing {
-                return items.try_recv().map_err(|_| RecvTimeoutError::Timeout);
             }
         }
     }

@@ -12,10 +12,12 @@ use wire::frame::{Frame, Kind};
 use wire::stop::Stop;
 
 pub(crate) mod bell;
+pub(crate) mod door;
 mod error;
 pub(crate) mod live;
 pub(crate) mod queue;
 pub mod relay;
+pub(crate) mod rhythm;
 
 pub use error::LinkError;
 

@@ -188,3 +188,33 @@ fn a_decoded_token_costs_one_plan_and_one_row_a_hop() {
         );
     }
 }
+
+/// How often the I/O thread of each rank has gone to sleep so far, which is once a wake-up.
+fn woken(rig: &Rig) -> Vec<u64> {
+    let of = |process: u32| {
+        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        let mut tasks = tasks.map(|task| task.unwrap().path());
+        let is_io = |task: &std::path::PathBuf| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "baton-io")
+        };
+        let status = std::fs::read_to_string(tasks.find(is_io).unwrap().join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse().unwrap()
+    };
+    (0..WORLD).map(|rank| of(rig.rank(rank).id())).collect()
+}
+
+#[test]
+fn a_decoded_token_wakes_no_thread_but_the_ranks_own() {
+    const TOKENS: u32 = 256;
+    let _turn = Turn::alone();
+    let rig = Rig::start("woken");
+    let before = woken(&rig);
+    cost(&rig, 8, TOKENS);
+    for (rank, (after, before)) in woken(&rig).iter().zip(before).enumerate() {
+        let times = after - before;
+        println!("rank {rank}: its I/O thread woke {times} times in {TOKENS} tokens");
+        // Beats, and frames that come while the rank is still at work.
+        assert!(times < u64::from(TOKENS) / 4, "rank {rank}: {times}");
+    }
+}

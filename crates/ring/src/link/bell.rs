@@ -59,8 +59,7 @@ impl Bell {
         // A negative descriptor is passed over.
         let mut fds = [watched(self.near.as_raw_fd()), watched(socket.unwrap_or(-1))];
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        // SAFETY: two records that live through the call.
-        let found = unsafe { libc::poll(fds.as_mut_ptr(), 2, millis(left)) };
+        let found = poll(&mut fds, left);
         if found == 0 {
             return Heard::Nothing;
         }
@@ -71,10 +70,25 @@ impl Bell {
     }
 }
 
-/// For poll: up to the next millisecond, -1 without limit.
-fn millis(left: Option<Duration>) -> libc::c_int {
-    let Some(left) = left else { return -1 };
-    libc::c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+/// How many of `fds` have something, at most `left` from now.
+#[cfg(target_os = "linux")]
+fn poll(fds: &mut [libc::pollfd; 2], left: Option<Duration>) -> libc::c_int {
+    let left = left.map(|left| libc::timespec {
+        tv_sec: left.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    let timeout = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: two records and, unless it is null, a time, which all live through the call.
+    unsafe { libc::ppoll(fds.as_mut_ptr(), 2, timeout, std::ptr::null()) }
+}
+
+/// The same, up to the next millisecond.
+#[cfg(not(target_os = "linux"))]
+fn poll(fds: &mut [libc::pollfd; 2], left: Option<Duration>) -> libc::c_int {
+    let millis = |left: Duration| left.as_nanos().div_ceil(1_000_000).try_into();
+    let timeout = left.map_or(-1, |left| millis(left).unwrap_or(libc::c_int::MAX));
+    // SAFETY: two records that live through the call.
+    unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) }
 }
 
 #[cfg(test)]

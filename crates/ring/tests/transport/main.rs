@@ -9,3 +9,4 @@ mod probes;
 mod refusals;
 mod strangers;
 mod support;
+mod waits;
