@@ -78,7 +78,8 @@ impl Reader {
                 Ok(())
             }
             () = sleep_until(silent_at.into()) => {
-                if self.inlet.take()? == Took::Nothing && self.inlet.heard() + self.silent <= silent_at {
+                let is_empty = self.inlet.take()? == Took::Nothing;
+                if is_empty && self.inlet.heard() + self.silent <= silent_at {
                     let silent_ms = self.silent.as_millis() as u64;
                     return Err(LinkError::RingSilent { rank: self.from, silent_ms });
                 }
