@@ -20,5 +20,5 @@ pub use fake::{Fake, FakeConfig};
 pub use fault::Fault;
 pub use model::{Choice, Share, Split, Traffic, Way};
 pub use slots::{Slots, WINDOW_ROWS_MAX};
-pub use stage::{HEAD_ROWS_MAX, KEEP_BYTES_MAX, PIECE_ROWS_MAX, Stage, StageConfig};
+pub use stage::{HEAD_ROWS_MAX, KEEP_BYTES_MAX, PAIR_ROWS_MIN, PIECE_ROWS_MAX, Stage, StageConfig};
 pub use stage::{choices, draft_need_bytes, need_bytes, share_draft_need_bytes, share_need_bytes};

@@ -18,6 +18,8 @@ use crate::{Chain, Engine, Exchange, Fault, Input, Member, Pick, Shapes, SlotSta
 /// Most rows that pass through the layers at once; a larger round runs in pieces. Bounds the row
 /// buffers, never bits.
 pub const PIECE_ROWS_MAX: usize = 512;
+/// Fewest rows of the second half of a pair.
+pub const PAIR_ROWS_MIN: usize = 32;
 /// Most rows that the head takes at once; bounds the logits buffer.
 pub const HEAD_ROWS_MAX: usize = 32;
 /// Most bytes of kept recurrent states of a stage; beyond, keeps are answered as not held.
@@ -54,6 +56,10 @@ pub struct Stage<B> {
     slots: Slots,
     held: Vec<bool>,
     keep_bytes_max: u64,
+    /// Whether prompts of a group go in pairs.
+    prompt_pair: bool,
+    /// Whether this round may: nobody decodes.
+    pairs: bool,
     /// Rows of a piece on their way in or out.
     scratch: Vec<f32>,
     #[cfg(any(test, feature = "faults"))]
@@ -140,6 +146,8 @@ impl<B: Backend> Stage<B> {
             slots: Slots::default(),
             held: Vec::new(),
             keep_bytes_max: KEEP_BYTES_MAX,
+            prompt_pair: count > 1,
+            pairs: false,
             scratch: Vec::new(),
             #[cfg(any(test, feature = "faults"))]
             plant: crate::fault::Plant::default(),
@@ -169,6 +177,14 @@ impl<B: Backend> Stage<B> {
     /// [`KEEP_BYTES_MAX`] unless set.
     pub fn set_keep_bytes_max(&mut self, keep_bytes_max: u64) {
         self.keep_bytes_max = keep_bytes_max;
+        self.sizes = None;
+    }
+
+    /// Whether prompts go in pairs from the next [`Engine::prepare`] on, one half's exchange under
+    /// the other's compute: the same on every member of a group. On unless set; a group of one has
+    /// no pairs.
+    pub fn set_prompt_pair(&mut self, on: bool) {
+        self.prompt_pair = on && self.program.is_shared();
         self.sizes = None;
     }
 
@@ -258,6 +274,10 @@ impl<B: Backend> Stage<B> {
 
     fn layers(&mut self, piece: Piece) -> Result<(), StageError> {
         let rows = piece.map.rows.len();
+        if self.pairs && rows / 2 >= PAIR_ROWS_MIN && piece.records.is_empty() {
+            self.program.begin(piece);
+            return Ok(self.program.layers_paired()?);
+        }
         self.program.begin(piece);
         for layer in self.config.range.clone() {
             #[cfg(any(test, feature = "faults"))]
@@ -309,13 +329,16 @@ impl<B: Backend> Engine for Stage<B> {
     }
 
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
-        let sizes = Sizes { keep_bytes_max: self.keep_bytes_max, ..sizes(shapes)? };
+        let sizes = sizes(shapes)?;
+        let twin_rows = if self.prompt_pair { sizes.rows_max / 2 } else { 0 };
+        let sizes = Sizes { keep_bytes_max: self.keep_bytes_max, twin_rows, ..sizes };
         if self.sizes != Some(sizes) {
             self.sizes = None;
             self.slots = Slots::default();
             self.program.allocate(sizes)?;
             self.sizes = Some(sizes);
         }
+        self.pairs = false;
         self.slots = Slots::new(*shapes);
         self.held.clear();
         self.program.forget_all();
@@ -334,6 +357,10 @@ impl<B: Backend> Engine for Stage<B> {
         self.settle(&effects.settled);
         self.held = effects.keeps.iter().map(|keep| self.keep(keep)).collect::<Result<_, _>>()?;
         effects.copies.iter().for_each(|copy| self.program.copy_page(copy.from, copy.to));
+        let window = 1..=WINDOW_ROWS_MAX as usize;
+        let decodes = |span: &Span| window.contains(&span.rows.len());
+        self.pairs =
+            self.prompt_pair && !self.config.loop_mode && !effects.spans.iter().any(decodes);
         out.clear();
         out.resize(rows * self.hidden, 0.0);
         for piece in pieces(rows, &plan.cuts, PIECE_ROWS_MAX) {
@@ -406,7 +433,9 @@ pub fn share_need_bytes(
     shapes: &Shapes,
 ) -> Result<Need, StageError> {
     check_range(checkpoint.config().layers(), &config.range)?;
-    model::need(checkpoint, &config.part(share, None), sizes(shapes)?)
+    let sizes = sizes(shapes)?;
+    let twin_rows = if share.count > 1 { sizes.rows_max / 2 } else { 0 };
+    model::need(checkpoint, &config.part(share, None), Sizes { twin_rows, ..sizes })
 }
 
 /// How a share of a range meets the other members, by the model's config alone.
@@ -462,6 +491,7 @@ fn sizes(shapes: &Shapes) -> Result<Sizes, StageError> {
     let rows = shapes.round_rows_max as usize;
     Ok(Sizes {
         rows_max: rows.min(PIECE_ROWS_MAX),
+        twin_rows: 0,
         head_rows_max: rows.min(HEAD_ROWS_MAX),
         pages: shapes.pages as usize,
         slots: shapes.streams_max as usize,

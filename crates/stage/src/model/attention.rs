@@ -8,10 +8,10 @@
 use backend::{Backend, BackendError, RopeRows, RowMap};
 
 use super::division::Division;
-use super::group::{Closing, ClosingRows, Group};
+use super::group::{Closing, ClosingRows, Parcel};
 use super::loader::Loader;
 use super::trunk::Residual;
-use crate::{ExchangeError, StageError};
+use crate::StageError;
 
 /// Its weights.
 pub(super) struct Attention<B: Backend> {
@@ -88,18 +88,19 @@ impl<B: Backend> Attention<B> {
         })
     }
 
-    pub(super) fn run(
+    /// Everything before its last projection.
+    pub(super) fn mix(
         &self,
-        (backend, group): (&B, &mut Group),
+        backend: &B,
         division: &Division,
         (map, rope): (&RowMap, &RopeRows),
         residual: &mut Residual<B>,
         b: &mut AttentionRows<B>,
         kv: &mut B::Kv,
-    ) -> Result<(), ExchangeError> {
+    ) {
         let shape = &division.own;
         let (rows, heads, eps) = (map.rows.len(), shape.heads, shape.eps);
-        let Residual { x, n, y } = residual;
+        let Residual { x, n, .. } = residual;
         backend.rms_norm(x, &self.norm, eps, rows, n);
         if let (Some(gated), Some(gate)) = (&self.gated, &mut b.gate) {
             let weights = [&self.q, &gated.gate, &self.k, &self.v];
@@ -117,8 +118,22 @@ impl<B: Backend> Attention<B> {
         if let Some(gate) = &b.gate {
             backend.gate(&mut b.a, gate, rows);
         }
-        self.o.run((backend, group), &division.o, (&b.a, rows), &mut b.end, y)?;
-        backend.add(x, y, rows);
-        Ok(())
+    }
+
+    /// Its last projection up to exchange `met`, and the sum once there is none.
+    pub(super) fn end(
+        &self,
+        (backend, division): (&B, &Division),
+        (rows, met): (usize, usize),
+        Residual { x, y, .. }: &mut Residual<B>,
+        b: &mut AttentionRows<B>,
+        parcel: &mut Parcel,
+    ) -> bool {
+        let to = (&mut b.end, parcel);
+        let waits = self.o.step(backend, (&division.o, met), (&b.a, rows), to, y);
+        if !waits {
+            backend.add(x, y, rows);
+        }
+        waits
     }
 }

@@ -102,7 +102,7 @@ pub(super) struct Close {
 impl Close {
     fn of(share: Share, input: Pieces, outputs: usize) -> Self {
         let way = match share.split {
-            _ if share.count == 1 => Way::Whole,
+            _ if share.count == 1 || outputs < share.count && !input.is_divided() => Way::Whole,
             Split::Shards if input.are_groups() => Way::Nodes,
             _ => Way::Outputs,
         };
@@ -295,7 +295,9 @@ impl Division {
             (true, true) => 2 * self.vocab.values(index) + self.vocab.width,
         };
         let bytes = 4 * (sizes.rows_max * row + sizes.head_rows_max * logits) as u64;
-        self.own.buffers_bytes(part, sizes) + bytes
+        let twin = Sizes { rows_max: sizes.twin_rows, ..sizes };
+        let twins = 4 * (sizes.twin_rows * row) as u64 + self.own.buffers_bytes(part, twin);
+        self.own.buffers_bytes(part, sizes) + bytes + twins
     }
 
     /// A layer's mixer of attention, its recurrent mixer, its MLP, and the head.

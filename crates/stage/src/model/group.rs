@@ -1,6 +1,8 @@
 //! Where the members of a group meet inside a layer: rows leave the device, are gathered, and come
 //! back whole.
 
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
 use arith::linear::join;
 use backend::{Backend, BackendError};
 
@@ -9,52 +11,44 @@ use super::division::{Close, Pieces};
 use super::loader::Loader;
 use crate::{Exchange, ExchangeError, Fault, StageError};
 
-/// A member's way to the others, and room for rows on their way.
-pub(super) struct Group {
-    exchange: Box<dyn Exchange>,
+/// Values of some rows on their way to the other members, and what came from all.
+pub(super) struct Parcel {
+    index: usize,
     fault: Option<Fault>,
     own: Vec<f32>,
+    sizes: Vec<usize>,
     all: Vec<f32>,
     whole: Vec<f32>,
-    sizes: Vec<usize>,
 }
 
-impl Group {
-    pub(super) fn new(exchange: Box<dyn Exchange>, fault: Option<Fault>) -> Self {
-        let (own, all, whole, sizes) = Default::default();
-        Self { exchange, fault, own, all, whole, sizes }
+impl Parcel {
+    /// Of member `index`.
+    pub(super) fn new(index: usize, fault: Option<Fault>) -> Self {
+        let (own, sizes, all, whole) = Default::default();
+        Self { index, fault, own, sizes, all, whole }
     }
 
-    /// Takes as many values from the device as `rows` rows of `width`, and gathers; `all` becomes
-    /// every member's rows, one member after the other.
-    fn gather<B: Backend>(
-        &mut self,
-        backend: &B,
-        from: &B::Rows,
-        rows: usize,
-        widths: impl Iterator<Item = usize>,
-    ) -> Result<(), ExchangeError> {
-        self.sizes.clear();
-        self.sizes.extend(widths.map(|width| rows * width));
-        self.own.resize(self.sizes[self.exchange.member().index], 0.0);
-        backend.download(from, 0, &mut self.own);
-        self.exchange.gather(&self.own, &self.sizes, &mut self.all)
-    }
-
-    /// The whole of `rows` rows, of which `from` holds this member's pieces.
-    pub(super) fn collect<B: Backend>(
+    /// Takes `rows` rows from the device; members have `widths` values of each.
+    fn pack<B: Backend>(
         &mut self,
         backend: &B,
         (from, rows): (&B::Rows, usize),
-        pieces: &Pieces,
-        to: &mut [f32],
-    ) -> Result<(), ExchangeError> {
-        if !pieces.is_divided() {
-            backend.download(from, 0, to);
-            return Ok(());
-        }
+        widths: impl Iterator<Item = usize>,
+    ) {
+        self.sizes.clear();
+        self.sizes.extend(widths.map(|width| rows * width));
+        self.own.resize(self.sizes[self.index], 0.0);
+        backend.download(from, 0, &mut self.own);
+    }
+
+    /// The same of a row that is divided in pieces.
+    fn pack_pieces<B: Backend>(&mut self, backend: &B, from: (&B::Rows, usize), pieces: &Pieces) {
         let widths = (0..pieces.members().len()).map(|member| pieces.values(member));
-        self.gather(backend, from, rows, widths)?;
+        self.pack(backend, from, widths);
+    }
+
+    /// Puts the pieces that came into whole rows.
+    fn place(&mut self, pieces: &Pieces, to: &mut [f32]) {
         if self.fault == Some(Fault::SwappedPieces) {
             self.all.rotate_left(self.sizes[0]);
         }
@@ -62,7 +56,7 @@ impl Group {
         for (runs, size) in pieces.members().iter().zip(&self.sizes) {
             let (mut piece, others) = rest.split_at(*size);
             rest = others;
-            for to in to.chunks_exact_mut(pieces.width).take(rows) {
+            for to in to.chunks_exact_mut(pieces.width) {
                 for run in runs {
                     let (values, later) = piece.split_at(run.len());
                     to[run.clone()].copy_from_slice(values);
@@ -70,43 +64,92 @@ impl Group {
                 }
             }
         }
-        Ok(())
     }
 
     /// The same, back onto the device.
-    fn pieces<B: Backend>(
+    fn unpack<B: Backend>(
         &mut self,
         backend: &B,
-        from: (&B::Rows, usize),
         pieces: &Pieces,
-        to: &mut B::Rows,
-    ) -> Result<(), ExchangeError> {
+        (to, rows): (&mut B::Rows, usize),
+    ) {
         let mut whole = std::mem::take(&mut self.whole);
-        whole.resize(from.1 * pieces.width, 0.0);
-        let collected = self.collect(backend, from, pieces, &mut whole);
-        if collected.is_ok() {
-            backend.upload(&whole, to);
-        }
+        whole.resize(rows * pieces.width, 0.0);
+        self.place(pieces, &mut whole);
+        backend.upload(&whole, to);
         self.whole = whole;
-        collected
     }
 
-    /// Adds every member's nodes of `rows` rows of `width` outputs, in the tree's order.
-    fn nodes<B: Backend>(
-        &mut self,
-        backend: &B,
-        y: &mut B::Rows,
-        rows: usize,
-        width: usize,
-    ) -> Result<(), ExchangeError> {
-        let count = self.exchange.member().count;
-        self.gather(backend, y, rows, (0..count).map(|_| width))?;
+    /// Adds the nodes that came, of `rows` rows of `width` outputs, in the tree's order.
+    fn join<B: Backend>(&mut self, backend: &B, (rows, width): (usize, usize), y: &mut B::Rows) {
         if self.fault == Some(Fault::OtherTree) {
             self.all.rotate_left(rows * width);
         }
         self.whole.resize(rows * width, 0.0);
         join(&self.all, &mut self.whole);
         backend.upload(&self.whole, y);
+    }
+}
+
+/// A member's way to the others.
+pub(super) struct Group {
+    exchange: Box<dyn Exchange>,
+    parcel: Parcel,
+}
+
+impl Group {
+    pub(super) fn new(exchange: Box<dyn Exchange>, fault: Option<Fault>) -> Self {
+        let parcel = Parcel::new(exchange.member().index, fault);
+        Self { exchange, parcel }
+    }
+
+    /// Gives what is packed; what all members gave comes in.
+    pub(super) fn meet(&mut self, parcel: &mut Parcel) -> Result<(), ExchangeError> {
+        self.exchange.gather(&parcel.own, &parcel.sizes, &mut parcel.all)
+    }
+
+    /// Runs `work` beside a thread that meets the others for it.
+    pub(super) fn aside(
+        &mut self,
+        work: impl FnOnce(&Aside) -> Result<(), ExchangeError>,
+    ) -> Result<(), ExchangeError> {
+        let exchange = &mut *self.exchange;
+        std::thread::scope(|scope| {
+            let (give, jobs) = sync_channel::<Parcel>(LANES);
+            let (done, take) = sync_channel(LANES);
+            scope.spawn(move || {
+                for mut parcel in jobs {
+                    let met = exchange.gather(&parcel.own, &parcel.sizes, &mut parcel.all);
+                    let failed = met.is_err();
+                    if done.send(met.map(|()| parcel)).is_err() || failed {
+                        return;
+                    }
+                }
+            });
+            let aside = Aside { give, take };
+            let done = work(&aside);
+            // Lets the thread end.
+            drop(aside);
+            done
+        })
+    }
+
+    /// The whole of `rows` rows, of which `from` holds this member's pieces.
+    pub(super) fn collect<B: Backend>(
+        &mut self,
+        backend: &B,
+        from: (&B::Rows, usize),
+        pieces: &Pieces,
+        to: &mut [f32],
+    ) -> Result<(), ExchangeError> {
+        if !pieces.is_divided() {
+            backend.download(from.0, 0, to);
+            return Ok(());
+        }
+        let Self { exchange, parcel } = self;
+        parcel.pack_pieces(backend, from, pieces);
+        exchange.gather(&parcel.own, &parcel.sizes, &mut parcel.all)?;
+        parcel.place(pieces, to);
         Ok(())
     }
 
@@ -116,8 +159,33 @@ impl Group {
         if count == 1 {
             return Ok(yes);
         }
-        self.exchange.gather(&[f32::from(u8::from(yes))], &vec![1; count], &mut self.all)?;
-        Ok(self.all.iter().all(|said| *said == 1.0))
+        let Self { exchange, parcel } = self;
+        exchange.gather(&[f32::from(u8::from(yes))], &vec![1; count], &mut parcel.all)?;
+        Ok(parcel.all.iter().all(|said| *said == 1.0))
+    }
+}
+
+/// Lanes that meet the others in turn.
+const LANES: usize = 2;
+
+/// A thread that meets the other members, parcel by parcel in order.
+pub(super) struct Aside {
+    give: SyncSender<Parcel>,
+    take: Receiver<Result<Parcel, ExchangeError>>,
+}
+
+impl Aside {
+    /// Hands a packed parcel over.
+    pub(super) fn start(&self, parcel: &mut Parcel) {
+        let empty = Parcel::new(parcel.index, parcel.fault);
+        // Refused where an earlier one has failed, which `finish` says.
+        drop(self.give.send(std::mem::replace(parcel, empty)));
+    }
+
+    /// Takes the parcel back that was handed over first.
+    pub(super) fn finish(&self, parcel: &mut Parcel) -> Result<(), ExchangeError> {
+        *parcel = self.take.recv().expect("a parcel that was handed over comes back")?;
+        Ok(())
     }
 }
 
@@ -166,38 +234,53 @@ impl<B: Backend> Closing<B> {
         Ok(Self { linear })
     }
 
-    /// `y` becomes the outputs of `rows` rows of `x`, of which each member has its piece.
-    pub(super) fn run(
+    /// What is to do before exchange `met` of this projection, over `rows` rows of `x` of which
+    /// each member has its piece. `true` where a parcel is packed for it; else `y` holds the
+    /// outputs.
+    pub(super) fn step(
         &self,
-        (backend, group): (&B, &mut Group),
-        close: &Close,
+        backend: &B,
+        (close, met): (&Close, usize),
         (x, rows): (&B::Rows, usize),
-        b: &mut ClosingRows<B>,
+        (b, parcel): (&mut ClosingRows<B>, &mut Parcel),
         y: &mut B::Rows,
-    ) -> Result<(), ExchangeError> {
+    ) -> bool {
         let linear = [&self.linear];
-        if close.way != Way::Outputs {
-            backend.project(x, rows, &linear, &mut [&mut *y]);
-            return match close.way {
-                Way::Nodes => group.nodes(backend, y, rows, close.output.width),
-                _ => Ok(()),
-            };
-        }
-        let x = match &mut b.input {
-            Some(input) => {
-                group.pieces(backend, (x, rows), &close.input, input)?;
-                &*input
-            }
-            None => x,
-        };
-        match &mut b.output {
-            Some(output) => {
-                backend.project(x, rows, &linear, &mut [&mut *output]);
-                group.pieces(backend, (output, rows), &close.output, y)
-            }
-            None => {
+        match (close.way, met) {
+            (Way::Whole, _) => {
                 backend.project(x, rows, &linear, &mut [y]);
-                Ok(())
+                false
+            }
+            (Way::Nodes, 0) => {
+                backend.project(x, rows, &linear, &mut [&mut *y]);
+                let nodes = close.input.members().iter().map(|_| close.output.width);
+                parcel.pack(backend, (y, rows), nodes);
+                true
+            }
+            (Way::Nodes, _) => {
+                parcel.join(backend, (rows, close.output.width), y);
+                false
+            }
+            (Way::Outputs, met) => {
+                let ClosingRows { input, output } = b;
+                let output = output.as_mut().expect("outputs have rows");
+                match (input, met) {
+                    (Some(_), 0) => parcel.pack_pieces(backend, (x, rows), &close.input),
+                    (Some(input), 1) => {
+                        parcel.unpack(backend, &close.input, (&mut *input, rows));
+                        backend.project(input, rows, &linear, &mut [&mut *output]);
+                        parcel.pack_pieces(backend, (output, rows), &close.output);
+                    }
+                    (None, 0) => {
+                        backend.project(x, rows, &linear, &mut [&mut *output]);
+                        parcel.pack_pieces(backend, (output, rows), &close.output);
+                    }
+                    _ => {
+                        parcel.unpack(backend, &close.output, (y, rows));
+                        return false;
+                    }
+                }
+                true
             }
         }
     }

@@ -3,10 +3,10 @@
 use backend::{Backend, BackendError};
 
 use super::division::Division;
-use super::group::{Closing, ClosingRows, Group};
+use super::group::{Closing, ClosingRows, Parcel};
 use super::loader::Loader;
 use super::trunk::Residual;
-use crate::{ExchangeError, StageError};
+use crate::StageError;
 
 /// Its weights.
 pub(super) struct Mlp<B: Backend> {
@@ -54,20 +54,34 @@ impl<B: Backend> Mlp<B> {
         })
     }
 
-    pub(super) fn run(
+    /// Everything before its last projection.
+    pub(super) fn mix(
         &self,
-        (backend, group): (&B, &mut Group),
-        division: &Division,
+        (backend, division): (&B, &Division),
         rows: usize,
         residual: &mut Residual<B>,
         b: &mut MlpRows<B>,
-    ) -> Result<(), ExchangeError> {
-        let Residual { x, n, y } = residual;
+    ) {
+        let Residual { x, n, .. } = residual;
         backend.rms_norm(x, &self.norm, division.whole.eps, rows, n);
         backend.project(n, rows, &[&self.gate, &self.up], &mut [&mut b.gate, &mut b.up]);
         backend.silu_mul(&b.gate, &b.up, rows, &mut b.act);
-        self.down.run((backend, group), &division.down, (&b.act, rows), &mut b.end, y)?;
-        backend.add(x, y, rows);
-        Ok(())
+    }
+
+    /// Its last projection up to exchange `met`, and the sum once there is none.
+    pub(super) fn end(
+        &self,
+        (backend, division): (&B, &Division),
+        (rows, met): (usize, usize),
+        Residual { x, y, .. }: &mut Residual<B>,
+        b: &mut MlpRows<B>,
+        parcel: &mut Parcel,
+    ) -> bool {
+        let to = (&mut b.end, parcel);
+        let waits = self.down.step(backend, (&division.down, met), (&b.act, rows), to, y);
+        if !waits {
+            backend.add(x, y, rows);
+        }
+        waits
     }
 }

@@ -26,6 +26,7 @@ mod division;
 mod ends;
 mod group;
 mod keeps;
+mod lane;
 mod llama;
 mod loader;
 mod mlp;
@@ -56,6 +57,8 @@ pub struct Part {
 pub struct Sizes {
     /// Most rows between [`Program::begin`] and its last layer.
     pub rows_max: usize,
+    /// Most rows of the second half of a pair; 0 for none.
+    pub twin_rows: usize,
     /// Most rows of one [`Program::head`].
     pub head_rows_max: usize,
     /// KV pages a layer.
@@ -98,6 +101,30 @@ pub struct Piece {
     pub records: Vec<Record>,
 }
 
+impl Piece {
+    /// Its rows before `at`, and those from there on, which go on where the first ones end.
+    fn split(&self, at: usize) -> [Self; 2] {
+        assert!(self.records.is_empty(), "recorded rows are not split");
+        let [first, second] = [0..at, at..self.map.rows.len()].map(|rows| {
+            let walks = self.walks.iter().filter_map(|walk| {
+                let own = walk.rows.start.max(rows.start)..walk.rows.end.min(rows.end);
+                let from = match own.start == walk.rows.start {
+                    true => walk.from,
+                    false => Some(walk.to),
+                };
+                let moved =
+                    own.start.saturating_sub(rows.start)..own.end.saturating_sub(rows.start);
+                (!own.is_empty()).then_some(Walk { rows: moved, from, to: walk.to })
+            });
+            let walks = walks.collect();
+            let tables = self.map.tables.clone();
+            let map = RowMap { rows: self.map.rows[rows.clone()].to_vec(), tables };
+            Self { map, walks, records: Vec::new() }
+        });
+        [first, second]
+    }
+}
+
 /// Rows of a window that may settle in part: a recurrent layer keeps what it made of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -134,11 +161,16 @@ pub trait Program: Send {
     fn begin(&mut self, piece: Piece);
     /// Runs one layer, by its absolute index, over the rows of `begin`.
     fn layer(&mut self, layer: u32) -> Result<(), ExchangeError>;
+    /// Runs all layers over the rows of `begin` in two halves, whose exchanges with other members
+    /// go under each other's compute. Needs a twin; no row of `begin` is recorded.
+    fn layers_paired(&mut self) -> Result<(), ExchangeError>;
     /// Final norm and head of `rows`: `rows * vocab` logits, on every member. Needs the ends.
     fn head(&mut self, rows: &[f32], logits: &mut [f32]) -> Result<(), ExchangeError>;
     /// Loads the draft head, where the model has one and this part the ends; whether it has. Comes
     /// before `allocate`.
     fn add_draft_head(&mut self, checkpoint: &Checkpoint) -> Result<bool, StageError>;
+    /// Whether other members have shares of the same layers.
+    fn is_shared(&self) -> bool;
     /// Whether a draft head is loaded.
     fn drafts(&self) -> bool;
     /// The draft head's output of rows before which `past` lies, at most `rows_max`; `ids` are the

@@ -15,13 +15,13 @@ use weights::Checkpoint;
 use super::attention::AttentionRows;
 use super::division::Division;
 use super::ends::Ends;
-use super::group::Group;
+use super::group::Parcel;
+use super::lane::Lane;
 use super::loader::Loader;
 use super::mlp::MlpRows;
-use super::trunk::{Block, Mixer, Trunk, Work};
+use super::trunk::{Block, Mixer, Trunk};
 use super::{Part, Sizes, qwen3_5};
 use crate::StageError;
-use crate::exchange::Alone;
 
 /// What the head goes on from, `hidden` values a row.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,6 @@ pub(super) struct Mtp<B: Backend> {
     block: Block<B>,
     /// Whole on every member that has it: guesses exchange nothing.
     division: Division,
-    group: Group,
     rows: Option<MtpRows<B>>,
 }
 
@@ -73,7 +72,6 @@ impl<B: Backend> Mtp<B> {
             out_norm: loader.vector(&name("shared_head_norm"))?,
             block: qwen3_5::attention_block(&mut loader, &division, layer)?,
             division,
-            group: Group::new(Box::new(Alone), None),
             rows: None,
         })
     }
@@ -113,10 +111,10 @@ impl<B: Backend> Trunk<B> {
             panic!("a draft head is loaded and allocated before it guesses");
         };
         let Mtp { join, token_norm, past_norm, out_norm, block, .. } = mtp;
-        let (division, group, Some(own)) = (&mtp.division, &mut mtp.group, &mut mtp.rows) else {
+        let (division, Some(own)) = (&mtp.division, &mut mtp.rows) else {
             panic!("allocate comes first");
         };
-        let Work { residual, attention, mlp, .. } = work;
+        let Lane { residual, attention, mlp, .. } = &mut work.lane;
         let (attention, mlp) = match (&mut own.whole, attention) {
             (Some((attention, mlp)), _) => (attention, mlp),
             (None, Some(attention)) => (attention, mlp),
@@ -147,11 +145,12 @@ impl<B: Backend> Trunk<B> {
         let positions: Vec<u32> = map.rows.iter().map(|row| row.position).collect();
         let rope = RopeRows::new(shape.theta, shape.rope_dims, &positions);
         let Mixer::Attention(mixer) = &block.mixer else { panic!("a draft head is attention") };
-        let at = (map, &rope);
-        let ran = mixer
-            .run((backend, group), division, at, residual, attention, &mut own.kv)
-            .and_then(|()| block.mlp.run((backend, group), division, count, residual, mlp));
-        ran.expect("a group of one loses no member");
+        let (on, first, parcel) = ((&**backend, division), (count, 0), &mut Parcel::new(0, None));
+        mixer.mix(backend, division, (map, &rope), residual, attention, &mut own.kv);
+        let waits = mixer.end(on, first, residual, attention, parcel);
+        block.mlp.mix(on, count, residual, mlp);
+        let waits = waits | block.mlp.end(on, first, residual, mlp, parcel);
+        assert!(!waits, "a group of one meets nobody");
         backend.rms_norm(&residual.x, out_norm, eps, count, &mut residual.n);
         let [mut y, _] = halves;
         backend.download(&residual.n, 0, &mut y);
@@ -164,7 +163,8 @@ impl<B: Backend> Trunk<B> {
         let (Some(ends), Some(work)) = (ends, work) else {
             panic!("a draft head is loaded and allocated before it guesses");
         };
-        backend.upload(y, &mut work.residual.n);
-        ends.guess(backend, y.len() / division.whole.hidden, &work.residual.n, logits);
+        let n = &mut work.lane.residual.n;
+        backend.upload(y, n);
+        ends.guess(backend, y.len() / division.whole.hidden, n, logits);
     }
 }

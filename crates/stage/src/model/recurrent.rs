@@ -19,13 +19,13 @@
 use backend::{Backend, BackendError, Walk};
 
 use super::division::Division;
-use super::group::{Closing, ClosingRows, Group};
+use super::group::{Closing, ClosingRows, Parcel};
 use super::loader::Loader;
 use super::shape::Shape;
 use super::trunk::Residual;
 use super::{Piece, Replay, Sizes};
+use crate::StageError;
 use crate::slots::WINDOW_ROWS_MAX;
-use crate::{ExchangeError, StageError};
 
 /// Its weights.
 pub(super) struct Recurrent<B: Backend> {
@@ -124,17 +124,17 @@ impl<B: Backend> Recurrent<B> {
         })
     }
 
-    pub(super) fn run(
+    /// Everything before its last projection.
+    pub(super) fn mix(
         &self,
-        (backend, group): (&B, &mut Group),
-        division: &Division,
+        (backend, division): (&B, &Division),
         piece: &Piece,
         residual: &mut Residual<B>,
         b: &mut RecurrentRows<B>,
         memory: &mut Memory<B>,
-    ) -> Result<(), ExchangeError> {
+    ) {
         let (rows, eps) = (piece.map.rows.len(), division.whole.eps);
-        let Residual { x, n, y } = residual;
+        let Residual { x, n, .. } = residual;
         backend.rms_norm(x, &self.norm, eps, rows, n);
         let weights = [&self.qkv, &self.z, &self.beta, &self.alpha];
         backend.project(n, rows, &weights, &mut [&mut b.m, &mut b.z, &mut b.b, &mut b.a]);
@@ -146,9 +146,23 @@ impl<B: Backend> Recurrent<B> {
         }
         self.walk(backend, &piece.walks, b, memory);
         backend.gated_norm(&mut b.o, &self.out_norm, &b.z, eps, rows);
-        self.out.run((backend, group), &division.out, (&b.o, rows), &mut b.end, y)?;
-        backend.add(x, y, rows);
-        Ok(())
+    }
+
+    /// Its last projection up to exchange `met`, and the sum once there is none.
+    pub(super) fn end(
+        &self,
+        (backend, division): (&B, &Division),
+        (rows, met): (usize, usize),
+        Residual { x, y, .. }: &mut Residual<B>,
+        b: &mut RecurrentRows<B>,
+        parcel: &mut Parcel,
+    ) -> bool {
+        let to = (&mut b.end, parcel);
+        let waits = self.out.step(backend, (&division.out, met), (&b.o, rows), to, y);
+        if !waits {
+            backend.add(x, y, rows);
+        }
+        waits
     }
 
     fn walk(&self, backend: &B, walks: &[Walk], b: &mut RecurrentRows<B>, memory: &mut Memory<B>) {

@@ -1,22 +1,24 @@
 //! Blocks of a mixer and an MLP, one a layer, between the ends: every family's program.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arith::attention::KvDtype;
 use arith::gdn::HeadOrder;
-use backend::{Backend, BackendError, RopeRows, RowMap};
+use backend::{Backend, BackendError, RowMap};
 use weights::Checkpoint;
 use weights::config::Mixer as Kind;
 
-use super::attention::{Attention, AttentionRows};
+use super::attention::Attention;
 use super::division::Division;
 use super::ends::Ends;
 use super::group::Group;
 use super::keeps::Keeps;
+use super::lane::{Cursor, Kinds, Lane, Stack};
 use super::loader::Loader;
-use super::mlp::{Mlp, MlpRows};
+use super::mlp::Mlp;
 use super::mtp::{self, Mtp};
-use super::recurrent::{Memory, Recurrent, RecurrentRows};
+use super::recurrent::{Memory, Recurrent};
 use super::shape::Shape;
 use super::{Part, Piece, Program, Replay, Sizes};
 use crate::{Exchange, ExchangeError, Fault, StageError};
@@ -31,8 +33,6 @@ pub(super) struct Trunk<B: Backend> {
     pub(super) ends: Option<Ends<B>>,
     pub(super) mtp: Option<Mtp<B>>,
     pub(super) work: Option<Work<B>>,
-    piece: Piece,
-    rope: RopeRows,
 }
 
 /// One layer.
@@ -63,14 +63,13 @@ pub(super) struct Work<B: Backend> {
     /// One a layer.
     pasts: Vec<Past<B>>,
     keeps: Keeps<B>,
-    pub(super) residual: Residual<B>,
-    pub(super) attention: Option<AttentionRows<B>>,
-    recurrent: Option<RecurrentRows<B>>,
-    pub(super) mlp: MlpRows<B>,
+    pub(super) lane: Lane<B>,
+    /// Where the other half of a paired piece goes.
+    twin: Option<Lane<B>>,
 }
 
 /// What a layer remembers of its streams.
-enum Past<B: Backend> {
+pub(super) enum Past<B: Backend> {
     Keys(B::Kv),
     Memory(Memory<B>),
 }
@@ -131,8 +130,6 @@ impl<B: Backend> Trunk<B> {
             ends,
             mtp: None,
             work: None,
-            piece: Piece::default(),
-            rope: RopeRows::default(),
             backend,
             division,
             group: Group::new(exchange, part.fault),
@@ -143,25 +140,72 @@ impl<B: Backend> Trunk<B> {
         let (backend, division, part) = (&*self.backend, &self.division, &self.part);
         let shape = &division.own;
         let past = |block: &Block<B>| Past::new(backend, shape, part.kv, sizes, &block.mixer);
-        let rows = || backend.rows(sizes.rows_max, shape.hidden);
-        let attention = shape.count(part, Kind::Attention) > 0 || self.mtp.is_some();
-        let recurrent = shape.count(part, Kind::Recurrent) > 0;
-        let rows_max = sizes.rows_max;
+        let kinds = Kinds {
+            attention: shape.count(part, Kind::Attention) > 0 || self.mtp.is_some(),
+            recurrent: shape.count(part, Kind::Recurrent) > 0,
+        };
+        let lane = |rows_max| Lane::new(backend, division, kinds, rows_max, part.fault);
         Ok(Work {
             sizes,
             pasts: self.blocks.iter().map(past).collect::<Result<_, _>>()?,
             keeps: Keeps::new(shape.keep_bytes(part), sizes.keep_bytes_max),
-            residual: Residual { x: rows()?, n: rows()?, y: rows()? },
-            attention: match attention {
-                true => Some(AttentionRows::new(backend, division, rows_max)?),
-                false => None,
+            lane: lane(sizes.rows_max)?,
+            twin: match sizes.twin_rows {
+                0 => None,
+                rows => Some(lane(rows)?),
             },
-            recurrent: match recurrent {
-                true => Some(RecurrentRows::new(backend, division, rows_max)?),
-                false => None,
-            },
-            mlp: MlpRows::new(backend, division, rows_max)?,
         })
+    }
+
+    /// Runs the lane's piece through layers of the part.
+    fn through(&mut self, layers: Range<usize>) -> Result<(), ExchangeError> {
+        let Self { backend, group, division, blocks, work, .. } = self;
+        let Work { lane, pasts, .. } = allocated(work);
+        let stack = Stack { backend: &**backend, division, blocks, end: layers.end };
+        let mut at = Cursor::at(layers.start);
+        while lane.advance(&stack, pasts, &mut at) {
+            group.meet(&mut lane.parcel)?;
+        }
+        Ok(())
+    }
+
+    /// The same in two halves, one's exchange under the other's compute. The second follows the
+    /// first by one exchange, so that it finds its keys and states, and they meet the others in
+    /// turn, on every member alike.
+    fn through_paired(&mut self, layers: Range<usize>) -> Result<(), ExchangeError> {
+        let Self { backend, group, division, blocks, part, work, .. } = self;
+        let Work { lane, twin, pasts, .. } = allocated(work);
+        let twin = twin.as_mut().expect("a pair has a twin");
+        let rows = lane.piece.map.rows.len();
+        let cut = rows - rows / 2;
+        let [first, second] = lane.piece.split(cut);
+        lane.begin(&division.whole, first);
+        twin.begin(&division.whole, second);
+        if part.fault != Some(Fault::StaleTwin) {
+            backend.copy_rows(&lane.residual.x, cut, rows - cut, &mut twin.residual.x, 0);
+        }
+        let stack = Stack { backend: &**backend, division, blocks, end: layers.end };
+        let start = Cursor::at(layers.start);
+        group.aside(|aside| {
+            let mut lanes = [(&mut *lane, start, false), (&mut *twin, start, false)];
+            let mut over = 0;
+            while over < lanes.len() {
+                over = 0;
+                for (lane, at, waits) in &mut lanes {
+                    if std::mem::take(waits) {
+                        aside.finish(&mut lane.parcel)?;
+                    }
+                    *waits = lane.advance(&stack, pasts, at);
+                    match *waits {
+                        true => aside.start(&mut lane.parcel),
+                        false => over += 1,
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        backend.copy_rows(&twin.residual.x, 0, rows - cut, &mut lane.residual.x, cut);
+        Ok(())
     }
 }
 
@@ -186,6 +230,10 @@ impl<B: Backend> Program for Trunk<B> {
         Ok(self.drafts())
     }
 
+    fn is_shared(&self) -> bool {
+        self.division.share.count > 1
+    }
+
     fn drafts(&self) -> bool {
         self.mtp.is_some()
     }
@@ -200,59 +248,34 @@ impl<B: Backend> Program for Trunk<B> {
 
     fn embed(&mut self, ids: &[u32]) {
         let ends = self.ends.as_ref().expect("tokens enter at the ends");
-        ends.embed(&self.backend, ids, &mut allocated(&mut self.work).residual.x);
+        ends.embed(&self.backend, ids, &mut allocated(&mut self.work).lane.residual.x);
     }
 
     fn load(&mut self, rows: &[f32]) {
-        self.backend.upload(rows, &mut allocated(&mut self.work).residual.x);
+        self.backend.upload(rows, &mut allocated(&mut self.work).lane.residual.x);
     }
 
     fn store(&self, rows: &mut [f32]) {
         let work = self.work.as_ref().expect("allocate comes first");
-        self.backend.download(&work.residual.x, 0, rows);
+        self.backend.download(&work.lane.residual.x, 0, rows);
     }
 
     fn begin(&mut self, piece: Piece) {
-        let positions: Vec<u32> = piece.map.rows.iter().map(|row| row.position).collect();
-        let shape = &self.division.whole;
-        self.rope = RopeRows::new(shape.theta, shape.rope_dims, &positions);
-        self.piece = piece;
+        allocated(&mut self.work).lane.begin(&self.division.whole, piece);
     }
 
     fn layer(&mut self, layer: u32) -> Result<(), ExchangeError> {
-        let Self { backend, group, division, piece, rope, .. } = self;
         let index = (layer - self.part.range.start) as usize;
-        let (block, work) = (&self.blocks[index], allocated(&mut self.work));
-        let residual = &mut work.residual;
-        match (&block.mixer, &mut work.pasts[index]) {
-            (Mixer::Attention(attention), Past::Keys(kv)) => {
-                let rows = work.attention.as_mut().expect("attention has rows");
-                let at = (&piece.map, &*rope);
-                attention.run((&**backend, &mut *group), division, at, residual, rows, kv)?;
-            }
-            (Mixer::Recurrent(recurrent), Past::Memory(memory)) => {
-                let rows = work.recurrent.as_mut().expect("recurrent layers have rows");
-                recurrent.run(
-                    (&**backend, &mut *group),
-                    division,
-                    piece,
-                    residual,
-                    rows,
-                    memory,
-                )?;
-                if self.part.fault == Some(Fault::StaleTail) {
-                    recurrent.spoil(backend, &piece.walks, rows, memory);
-                }
-            }
-            _ => unreachable!("a past was made for its mixer"),
-        }
-        let rows = piece.map.rows.len();
-        block.mlp.run((&**backend, &mut *group), division, rows, residual, &mut work.mlp)
+        self.through(index..index + 1)
+    }
+
+    fn layers_paired(&mut self) -> Result<(), ExchangeError> {
+        self.through_paired(0..self.blocks.len())
     }
 
     fn head(&mut self, rows: &[f32], logits: &mut [f32]) -> Result<(), ExchangeError> {
         let ends = self.ends.as_mut().expect("logits leave at the ends");
-        let residual = &mut allocated(&mut self.work).residual;
+        let residual = &mut allocated(&mut self.work).lane.residual;
         let count = rows.len() / self.division.whole.hidden;
         self.backend.upload(rows, &mut residual.x);
         let to = (&*self.backend, &mut self.group);
@@ -261,7 +284,7 @@ impl<B: Backend> Program for Trunk<B> {
 
     fn replay(&mut self, replays: &[Replay]) {
         let work = allocated(&mut self.work);
-        let Some(rows) = &mut work.recurrent else { return };
+        let Some(rows) = &mut work.lane.recurrent else { return };
         let mut rest = replays;
         while !rest.is_empty() {
             let (batch, others) = rest.split_at(fitting(rest, work.sizes.rows_max));

@@ -58,14 +58,25 @@ impl Together {
     pub fn planted(
         checkpoint: &Checkpoint,
         config: &StageConfig,
+        group: (Split, usize),
+        fault: Option<Fault>,
+    ) -> Self {
+        Self::pairing(checkpoint, config, group, fault, |_| true)
+    }
+
+    /// The same, of which those members that `pairs` says run prompts in pairs.
+    pub fn pairing(
+        checkpoint: &Checkpoint,
+        config: &StageConfig,
         (split, count): (Split, usize),
         fault: Option<Fault>,
+        pairs: impl Fn(usize) -> bool,
     ) -> Self {
         let meter = Arc::<Meter>::default();
         let open = |exchange: Local| {
             let exchange = Box::new(Counted(exchange, meter.clone()));
             let (backend, config) = (cpu().clone(), config.clone());
-            let first = exchange.member().index == 0;
+            let index = exchange.member().index;
             let opened = match fault {
                 None => Stage::open_share(backend, checkpoint, config, split, exchange),
                 Some(fault) => {
@@ -73,7 +84,8 @@ impl Together {
                 }
             };
             let mut stage = opened.unwrap();
-            if first {
+            stage.set_prompt_pair(pairs(index));
+            if index == 0 {
                 stage.add_draft_head(checkpoint).unwrap();
             }
             Box::new(stage) as Box<dyn Engine>

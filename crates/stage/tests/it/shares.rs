@@ -13,8 +13,9 @@ use baton_stage::{
 };
 use weights::config::{Mixer, Qwen35};
 use weights::{Checkpoint, Config, synthetic};
+use wire::plan::Op;
 
-use crate::chain::{self, Chain, SHAPES, bits, config, cpu, say, tokens};
+use crate::chain::{self, Chain, SHAPES, bits, config, cpu, same, say, tokens};
 use crate::group::Together;
 
 /// Layouts of a group; the last has more members than some models have heads.
@@ -49,7 +50,7 @@ fn baton_tiny() -> &'static Checkpoint {
 }
 
 fn models() -> [(&'static str, &'static Checkpoint, Shapes); 5] {
-    let small = Shapes { chunk_rows_max: 64, round_rows_max: 128, pages: 16, ..SHAPES };
+    let small = Shapes { chunk_rows_max: 128, round_rows_max: 192, pages: 16, ..SHAPES };
     [
         ("llama", chain::tiny(), SHAPES),
         ("qwen3_5", chain::hybrid(), SHAPES),
@@ -69,8 +70,9 @@ fn alone(checkpoint: &Checkpoint) -> Box<dyn Engine> {
     Box::new(stage)
 }
 
-/// A prompt in chunks beside another stream, windows that settle in part, a keep, its resume, and
-/// guesses where there is a draft head: the hash of every row, logit and guess.
+/// A prompt in chunks beside another stream, windows that settle in part, a keep, its resume,
+/// prompts that may go in pairs, and guesses where there is a draft head: the hash of every row,
+/// logit and guess.
 fn life(engine: Box<dyn Engine>, shapes: Shapes) -> u64 {
     let mut hash = DefaultHasher::new();
     let mut chain = Chain::sized(vec![engine], &shapes);
@@ -88,9 +90,17 @@ fn life(engine: Box<dyn Engine>, shapes: Shapes) -> u64 {
     take(&mut chain, &rows);
     let rows = chain.resume(3, 7, &a[40..80]).unwrap();
     take(&mut chain, &rows);
+    chain.close(1, Op::Close).unwrap();
+    chain.close(2, Op::Close).unwrap();
+    let rows = chain.round(&[say(3, 40, &b), say(4, 0, &a), say(5, 0, &tokens(5, 61))]).unwrap();
+    take(&mut chain, &rows);
+    let rows = chain.round(&[say(4, 90, &a[..70]), say(5, 61, &tokens(6, 70))]).unwrap();
+    take(&mut chain, &rows);
+    let rows = chain.round(&[say(4, 70, &a[..1]), say(5, 70, &b[..1])]).unwrap();
+    take(&mut chain, &rows);
     if chain.stages[0].drafts() {
         let tokens = &a[1..41];
-        let id = arith::base::StreamId(1);
+        let id = arith::base::StreamId(3);
         let guess = Guess { id, first: 0, rows: 0..40, tokens, length: 3 };
         let width = chain.hidden();
         let mut best = |_: usize, _: u32, logits: &[f32]| {
@@ -126,10 +136,63 @@ fn a_planted_fault_in_a_group_changes_bytes() {
     let shapes = models()[2].2;
     let expected = life(alone(wide()), shapes);
     let four = (Split::Shards, 4);
-    for fault in [Fault::OtherTree, Fault::SwappedPieces, Fault::ShiftedShare] {
+    let faults = [Fault::OtherTree, Fault::SwappedPieces, Fault::ShiftedShare, Fault::StaleTwin];
+    for fault in faults {
         let group = Together::planted(wide(), &whole(wide()), four, Some(fault));
         assert_ne!(life(Box::new(group), shapes), expected, "{fault:?}");
     }
+}
+
+#[test]
+fn prompts_in_pairs_have_the_bytes_of_prompts_alone() {
+    let text = tokens(7, 200);
+    for (name, checkpoint, shapes) in models() {
+        let mut expected = Chain::sized(vec![alone(checkpoint)], &shapes);
+        let prompt = expected.feed(1, &text, 100);
+        let next = expected.round(&[say(1, 100, &[9])]).unwrap();
+        let mut counts = Vec::new();
+        for on in [false, true] {
+            let config = whole(checkpoint);
+            let group = Together::pairing(checkpoint, &config, (Split::Shards, 2), None, |_| on);
+            let meter = group.meter.clone();
+            let mut chain = Chain::sized(vec![Box::new(group) as Box<dyn Engine>], &shapes);
+            meter.exchanges.store(0, Ordering::Relaxed);
+            let case = format!("{name}, pairs {on}");
+            same(&chain.feed(1, &text, 100), &prompt, &case);
+            counts.push(meter.exchanges.swap(0, Ordering::Relaxed));
+            same(&chain.round(&[say(1, 100, &[9])]).unwrap(), &next, &case);
+            counts.push(meter.exchanges.load(Ordering::Relaxed));
+        }
+        // Twice as many exchanges, each of half the rows, and none more where a reply goes on.
+        assert_eq!([counts[2], counts[3]], [2 * counts[0], counts[1]], "{name}");
+    }
+}
+
+#[test]
+fn a_prompt_beside_a_reply_goes_alone() {
+    let (_, checkpoint, shapes) = models()[0];
+    let group = Together::new(checkpoint, &whole(checkpoint), Split::Shards, 2);
+    let meter = group.meter.clone();
+    let mut chain = Chain::sized(vec![Box::new(group) as Box<dyn Engine>], &shapes);
+    chain.feed(1, &tokens(8, 3), 3);
+    meter.exchanges.store(0, Ordering::Relaxed);
+    chain.round(&[say(1, 3, &[4]), say(2, 0, &tokens(9, 100))]).unwrap();
+    let [layers, _] = costs(checkpoint.config(), Split::Shards, 2);
+    assert_eq!(meter.exchanges.load(Ordering::Relaxed), layers.exchanges);
+}
+
+#[test]
+fn a_member_that_pairs_where_another_does_not_is_named() {
+    let (_, checkpoint, shapes) = models()[2];
+    let config = whole(checkpoint);
+    let group =
+        Together::pairing(checkpoint, &config, (Split::Shards, 2), None, |index| index == 0);
+    let mut chain = Chain::sized(vec![Box::new(group) as Box<dyn Engine>], &shapes);
+    let error = chain.round(&[say(1, 0, &tokens(8, 100))]).unwrap_err().to_string();
+    assert!(
+        error.starts_with("ShardLost: member 1: expected 12800 values, found 25600"),
+        "{error}"
+    );
 }
 
 /// Two rows of the head that are the same give two equal logits, of different members.
