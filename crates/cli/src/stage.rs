@@ -11,6 +11,7 @@ use ring::tcp::Transport;
 
 use crate::args::StageArgs;
 use crate::model::Model;
+use crate::notify::Manager;
 use crate::rank::{Joined, Place};
 use crate::signal::Signals;
 use crate::{serve, source};
@@ -62,7 +63,25 @@ pub fn run(args: &StageArgs) -> Result<()> {
     follower.stop = end.stop.clone();
     let mut engine = model.stage(rank, &seat)?;
     end.loaded.store(true, Ordering::Release);
+    if !args.local {
+        report(rank)?;
+    }
     follower.run(&mut *engine);
+    Ok(())
+}
+
+/// Tells the service manager that the rank is loaded, and from then on that the process is alive;
+/// a ring that is broken is no fault of it.
+fn report(rank: Rank) -> Result<()> {
+    let manager = Manager::of_this_process();
+    let Some(pause) = manager.pause() else { return Ok(()) };
+    manager.ready(&format!("rank {rank} is loaded"));
+    std::thread::Builder::new().name("baton-alive".into()).spawn(move || {
+        loop {
+            manager.alive();
+            std::thread::sleep(pause);
+        }
+    })?;
     Ok(())
 }
 

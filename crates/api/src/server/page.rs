@@ -31,3 +31,61 @@ async fn file(kind: &'static str, text: &'static str) -> Response {
     ];
     (headers, text).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    const PAGE: &str = include_str!("page/index.html");
+    const STYLE: &str = include_str!("page/page.css");
+    const SCRIPT: &str = include_str!("page/page.js");
+
+    /// What stands between `start` and `end`, wherever.
+    fn between<'a>(text: &'a str, start: &str, end: char) -> BTreeSet<&'a str> {
+        text.split(start).skip(1).filter_map(|rest| rest.split(end).next()).collect()
+    }
+
+    #[test]
+    fn the_script_and_the_style_name_elements_that_there_are() {
+        let ids = between(PAGE, "id=\"", '"');
+        let asked = between(SCRIPT, "$(\"", '"');
+        assert!(asked.len() > 20, "{asked:?}");
+        let missing: Vec<_> = asked.difference(&ids).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let rules = STYLE.lines().filter(|line| line.starts_with('#'));
+        for rule in rules {
+            let id = rule[1..].split(|c: char| !c.is_alphanumeric() && c != '_').next();
+            assert!(id.is_some_and(|id| ids.contains(id)), "{rule}");
+        }
+        for label in between(PAGE, "for=\"", '"') {
+            assert!(ids.contains(label), "{label}");
+        }
+    }
+
+    #[test]
+    fn nothing_comes_from_elsewhere_and_nothing_stands_inline() {
+        for text in [PAGE, STYLE, SCRIPT] {
+            let urls = text.matches("://").count() - text.matches("http://www.w3.org/").count();
+            assert_eq!(urls, 0, "a URL");
+            assert!(!text.contains("@import") && !text.contains("url("));
+            assert!(!text.contains("innerHTML") && !text.contains("eval("));
+        }
+        for inline in [" style=", " onclick=", " onload=", "<style", "javascript:"] {
+            assert!(!PAGE.contains(inline), "{inline}: the policy refuses it");
+        }
+        assert_eq!(PAGE.matches("<script").count(), PAGE.matches("<script src=").count());
+    }
+
+    #[test]
+    fn every_field_has_a_label() {
+        for kind in ["<input", "<select", "<textarea"] {
+            for field in between(PAGE, kind, '>') {
+                let at = PAGE.find(field).unwrap_or_default();
+                let before = &PAGE[..at];
+                let inside = before.rfind("<label") > before.rfind("</label>");
+                let id = between(field, "id=\"", '"').into_iter().next().unwrap_or_default();
+                assert!(inside || PAGE.contains(&format!("for=\"{id}\"")), "{field}");
+            }
+        }
+    }
+}
