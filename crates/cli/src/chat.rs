@@ -63,12 +63,8 @@ struct Talk {
 
 impl Talk {
     fn new(args: &Chat, client: Client) -> Self {
-        let wish = Wish {
-            max_tokens: args.max_tokens,
-            temperature: args.temperature,
-            seed: args.seed,
-            ..Wish::default()
-        };
+        let wish =
+            Wish { max_tokens: args.max_tokens, temperature: args.temperature, seed: args.seed };
         Self { client, wish, system: args.system.clone(), turns: Vec::new() }
     }
 

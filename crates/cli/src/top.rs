@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::args::Top;
 use crate::client::Client;
@@ -71,11 +71,14 @@ struct Look {
 
 impl Look {
     fn take(client: &Client) -> Result<Self> {
-        let health = client.get("/health")?;
+        let mut health = client.get("/health")?;
         anyhow::ensure!(
             health["ring"].is_object(),
             "the server tells its state to whoever has a key: put one into BATON_API_KEY"
         );
+        if health["ranks"].as_array().is_none_or(Vec::is_empty) {
+            health["ranks"] = cut(health["layout"].as_str().unwrap_or_default());
+        }
         Ok(Self { at: Instant::now(), health, metrics: client.text("/metrics")? })
     }
 
@@ -92,6 +95,13 @@ impl Look {
     fn text(&self, pointer: &str) -> &str {
         self.health.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
     }
+}
+
+/// Ranks of which the layout alone is known.
+fn cut(layout: &str) -> Value {
+    let number = |text: &str| text.parse::<u32>().unwrap_or_default();
+    let ranges = layout.split(',').filter_map(|range| range.split_once(':'));
+    ranges.map(|(first, end)| json!({"layers": [number(first), number(end)]})).collect()
 }
 
 /// The newest look, with what changed since the oldest.
@@ -178,9 +188,6 @@ fn bytes(count: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-    use serde_json::json;
-
     use super::*;
 
     fn look(at: Instant, rounds: u64) -> Look {

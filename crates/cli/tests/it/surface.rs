@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 
 use crate::model::{TINY, scratch};
@@ -112,9 +112,8 @@ impl Terminal {
         let (keys, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
         let mut command = baton();
         command.args(args).env("BATON_CACHE", cache).env("TERM", "xterm");
-        for end in [Command::stdin, Command::stdout, Command::stderr] {
-            end(&mut command, theirs.try_clone().unwrap().into());
-        }
+        let end = || theirs.try_clone().unwrap();
+        command.stdin(end()).stdout(end()).stderr(end());
         let line = theirs.as_raw_fd();
         // SAFETY: only setsid and ioctl are called, which are async-signal-safe.
         unsafe {
@@ -166,8 +165,8 @@ fn a_conversation_at_a_terminal_is_stopped_goes_on_and_is_remembered() {
     let server = Server::ready(&TINY, &["--world", "2", "--threads", "1"]);
     let (url, cache) = (url(&server), scratch("chat-cache"));
     let _ = std::fs::remove_dir_all(&cache);
-    // Drawn at a high temperature, the tiny model's replies do not end by themselves.
-    let args = ["chat", "--url", &url, "--temperature", "2", "--max-tokens", "100000"];
+    // The most likely tokens of the tiny model repeat themselves without end.
+    let args = ["chat", "--url", &url, "--max-tokens", "100000"];
     let mut chat = Terminal::open(&args, &cache);
     chat.shows("/help says", 1);
     chat.types("/waltz\r");
