@@ -2,11 +2,14 @@
 
 mod arm;
 mod clients;
+mod docs;
 mod faults;
 mod fuzz;
 mod kernels;
 mod matrix;
 mod oracles;
+mod packaging;
+mod page;
 mod race;
 mod race_ring;
 mod report;
@@ -42,6 +45,10 @@ cargo xtask kernels [--short] [--keep FOLDER]
                     CUDA kernels compiled for every architecture: registers, spills
 cargo xtask device-test
                     the binary that tests and measures a card, to be carried there
+cargo xtask docs    [DOCUMENT..] every command of the documents, run; outputs compared
+cargo xtask page    the page in a headless Chromium on a ring of 3: used, photographed
+cargo xtask packaging
+                    units, Dockerfile, compose file and manifest: checked, their rings started
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB|--shape shard-tiny [--family llama] [--format Q8_0] [--seed 1]
     OUT.gguf
@@ -90,6 +97,9 @@ fn run(arguments: &[String]) -> Result<()> {
         [one, rest @ ..] if one == "clients" => clients::run(&mut steps, rest),
         [one, rest @ ..] if one == "matrix" => matrix::run(&mut steps, rest),
         [one] if one == "oracles" => oracles::run(&mut steps),
+        [one, rest @ ..] if one == "docs" => docs::run(&mut steps, rest),
+        [one] if one == "packaging" => packaging::run(&mut steps),
+        [one, rest @ ..] if one == "page" => page::run(&mut steps, rest),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "kernels" => kernels::run(&mut steps, rest),
         [one] if one == "device-test" => kernels::device_test(&mut steps),
@@ -154,6 +164,7 @@ fn ci(steps: &mut Steps) -> Result<()> {
     let arm = arm::build(steps)?;
     let tested = test(steps, Some(&model), arm.as_deref());
     let simulated = sim::built(steps);
+    let documented = docs::run(steps, &docs::QUICK.map(str::to_owned));
     let short = ["--short".to_owned()];
     let raced = race::run(steps, &short).and_then(|()| race_ring::run(steps, &short));
     let fuzzed = fuzz_if_time_is_left(steps);
@@ -161,6 +172,7 @@ fn ci(steps: &mut Steps) -> Result<()> {
     let verdict = tested?;
     fuzzed?;
     simulated?;
+    documented?;
     raced?;
     println!("{verdict}");
     Ok(())

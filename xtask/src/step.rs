@@ -77,6 +77,11 @@ pub fn baton() -> Result<Command> {
 
 /// Whether a program of that name is on the path.
 pub fn installed(name: &str) -> bool {
+    found(name).is_some()
+}
+
+/// Where the path has a program of that name.
+pub fn found(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
