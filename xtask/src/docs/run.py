@@ -3,7 +3,8 @@
 Each document is followed in a folder of its own, block by block of `sh`. A line that serves (`baton
 serve`, `baton stage`) goes on in the background until the document ends or serves anew. A block of
 `text` after one of `sh`, before the next heading, states its output: each of its lines must be
-there, whatever its numbers and hashes. `sh fails` must fail, `sh on A` is a test's of its own, `sh
+there, whatever its numbers and hashes. Every step, its seconds and its output go into
+`target/docs/`, one transcript a document. `sh fails` must fail, `sh on A` is a test's of its own, `sh
 not run` is not run here, nor is what builds.
 """
 
@@ -77,6 +78,9 @@ class Follower:
             "PATH": f"{folder}/bin:{os.environ['PATH']}", "HOME": str(folder), "NO_COLOR": "1",
             "BATON_CACHE": os.environ["BATON_CACHE"], "PIP_NO_INPUT": "1",
         }
+        transcript = ROOT / "target/docs" / document.replace("/", "-").replace(".md", ".txt")
+        transcript.parent.mkdir(parents=True, exist_ok=True)
+        self.transcript = transcript.open("w")
         (folder / "bin").mkdir()
         (folder / "bin/baton").symlink_to(BATON)
         (folder / "golden").symlink_to(ROOT / "golden")
@@ -147,12 +151,15 @@ class Follower:
                 counts["builds"] += 1
                 continue
             counts["run"] += 1
+            since, output = time.monotonic(), ""
             if re.fullmatch(r"\w+=\S+", line):
                 self.variables.append(line)
             elif re.match(r"baton (serve|stage) ", line) and not fails:
                 self.serve(line)
             else:
-                said += self.run(line, fails)
+                output = self.run(line, fails)
+            said += output
+            self.transcript.write(f"$ {line}\n{output}[{time.monotonic() - since:.1f} s]\n")
         return said
 
     def follow(self):
@@ -170,6 +177,7 @@ class Follower:
             elif kind == "text" and said is not None:
                 self.states(lines, said)
         self.stop()
+        self.transcript.close()
 
     def states(self, lines, said):
         there = [plain(line) for line in said.splitlines()]
@@ -190,6 +198,7 @@ class Follower:
             return
         counts["run"] += 1
         result = subprocess.run([pythons[0], "-c", script], capture_output=True, text=True)
+        self.transcript.write(f"$ python\n{result.stdout}")
         if result.returncode or not result.stdout.strip():
             self.fail(f"the script: {result.stdout}{result.stderr}")
 
