@@ -1,11 +1,11 @@
-"""Runs the commands of the documents: run.py BATON ROOT SMOLLM2 [DOCUMENT..]. Ends with one line.
+"""Runs the documents' commands: run.py BATON ROOT SMOLLM2 [DOCUMENT..]. Ends with one line.
 
 Each document is followed in a folder of its own, block by block of `sh`. A line that serves (`baton
 serve`, `baton stage`) goes on in the background until the document ends or serves anew. A block of
 `text` after one of `sh`, before the next heading, states its output: each of its lines must be
 there, whatever its numbers and hashes. Every step, its seconds and its output go into
-`target/docs/`, one transcript a document. `sh fails` must fail, `sh on A` is a test's of its own, `sh
-not run` is not run here, nor is what builds.
+`target/docs/`, one transcript a document. `sh fails` must fail, `sh on A` is a test's of its own,
+`sh not run` is not run here, nor is what builds.
 """
 
 import os
@@ -27,7 +27,8 @@ DOCUMENTS = sys.argv[4:] or ["README.md", *sorted(
 PATIENCE_S = 300
 # What takes minutes, as it is run here.
 SHORTER = {
-    r"^baton check (model\.gguf|\$M) .*": " --tokens 2 --prompt 24 --threads 1 --chunks 64 --streams 1",
+    r"^baton check (model\.gguf|\$M) .*":
+        " --tokens 2 --prompt 24 --threads 1 --chunks 64 --streams 1",
     r"^baton bench \$M .*": " --runs 1 --prompt 16 --decode 4",
 }
 BUILDS = ("cargo ", "rustup ", "alias ")
@@ -191,8 +192,7 @@ class Follower:
 
     def python(self, script):
         """A client's, where one that the tests installed is there."""
-        pythons = [p for p in ROOT.glob("target/*/bin/python")
-                   if subprocess.run([p, "-c", "import openai"], capture_output=True).returncode == 0]
+        pythons = [python for python in ROOT.glob("target/*/bin/python") if has_openai(python)]
         if not pythons:
             print("skipped: no Python with openai under target/")
             return
@@ -201,6 +201,10 @@ class Follower:
         self.transcript.write(f"$ python\n{result.stdout}")
         if result.returncode or not result.stdout.strip():
             self.fail(f"the script: {result.stdout}{result.stderr}")
+
+
+def has_openai(python):
+    return subprocess.run([python, "-c", "import openai"], capture_output=True).returncode == 0
 
 
 def main():

@@ -31,7 +31,8 @@ def done(what):
 def run(*command):
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        raise SystemExit(f"packaging: {shlex.join(map(str, command))}\n{result.stdout}{result.stderr}")
+        line = shlex.join(map(str, command))
+        raise SystemExit(f"packaging: {line}\n{result.stdout}{result.stderr}")
     return result.stdout + result.stderr
 
 

@@ -165,7 +165,8 @@ class Visit:
 
     def close(self):
         check(not self.said, f"{self.name}: console: {self.said}")
-        foreign = [url for url in self.asked if not url.startswith((self.address, "data:", "blob:"))]
+        ours = (self.address, "data:", "blob:")
+        foreign = [url for url in self.asked if not url.startswith(ours)]
         check(not foreign, f"{self.name}: asks elsewhere: {foreign}")
         self.context.close()
 
