@@ -184,7 +184,15 @@ impl Fault {
                 std::thread::sleep(AWAY.saturating_sub(struck.elapsed()));
                 rig.start_rank(rank);
             }
-            Self::Stop => rig.rank(rank).signal(libc::SIGCONT),
+            Self::Stop => {
+                let (logged, gone) = (rig.rank(rank).log.len(), Instant::now());
+                rig.rank(rank).signal(libc::SIGCONT);
+                if rank == 0 {
+                    // It says that it is ready until it has heard what it slept through.
+                    rig.rank(0).log.wait_after(logged, "the ring broke", s(5));
+                }
+                return gone;
+            }
             Self::SilentPeer | Self::HalfHello => {
                 std::thread::sleep(MUTE.saturating_sub(struck.elapsed()));
                 rig.doors[rank].clear();

@@ -4,12 +4,15 @@ use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Inbound;
 use super::bell::{Bell, Heard};
 use super::rhythm::Rhythm;
 use crate::tcp::inlet::{Inlet, Took};
+
+/// A look and a yield that take so long were not alone on their core.
+const CROWDED: Duration = Duration::from_micros(100);
 
 /// What the compute side waits at.
 #[derive(Debug)]
@@ -57,12 +60,19 @@ impl Door {
                 Err(RecvTimeoutError::Timeout) => {}
                 ended => return ended,
             }
-            while Instant::now() < until {
+            let mut now = Instant::now();
+            while now < until {
                 if let Some(item) = self.look(items).1 {
                     return item;
                 }
-                // Whoever is waited for may want this core.
+                // Whoever is waited for may want this core. If it is wanted much, a thread that
+                // sleeps gets it back sooner than one that yields.
                 std::thread::yield_now();
+                let before = std::mem::replace(&mut now, Instant::now());
+                if now - before > CROWDED {
+                    self.rhythm.set(Rhythm::default());
+                    break;
+                }
             }
         }
         self.sleep(items, deadline)
