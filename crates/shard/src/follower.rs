@@ -58,7 +58,12 @@ impl Follower {
             if self.group.0.is_over() {
                 return;
             }
-            tracing::warn!("member {index}: the group broke: {error}; weights stay loaded");
+            let text = format!("member {index}: the group broke: {error}; weights stay loaded");
+            if is_shutdown(&error) {
+                tracing::info!("{text}");
+            } else {
+                tracing::warn!("{text}");
+            }
         }
     }
 
@@ -77,6 +82,12 @@ impl Follower {
             }
         }
     }
+}
+
+/// Whether a member ended the group because it was asked to, and not because something broke.
+fn is_shutdown(error: &StageError) -> bool {
+    matches!(error, StageError::ShardLost { reason, .. }
+        if *reason == ShardError::Shutdown.to_string())
 }
 
 impl Called<'_> {

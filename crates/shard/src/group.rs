@@ -170,7 +170,12 @@ impl Group {
                 if error.code() == "OtherEpoch");
             if text != said && !is_turn {
                 let rank = shared.config.fingerprint.get("group").unwrap_or_default();
-                tracing::warn!("member {index} of {rank}: {text}");
+                // One that is not there yet is a matter of time.
+                if matches!(error, ShardError::Unreachable { .. }) {
+                    tracing::info!("member {index} of {rank}: {text}");
+                } else {
+                    tracing::warn!("member {index} of {rank}: {text}");
+                }
                 said = text;
             }
         };
@@ -224,7 +229,7 @@ impl Group {
         let epoch = Epoch::new(number, config.member, config.times);
         *self.0.current() = Some(epoch.clone());
         if self.0.is_over() {
-            self.end("shutting down");
+            self.end(&ShardError::Shutdown.to_string());
             return Err(ShardError::Shutdown);
         }
         Ok(epoch)
@@ -266,7 +271,7 @@ impl Group {
         if shared.over.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.end("shutting down");
+        self.end(&ShardError::Shutdown.to_string());
         let _waiting = shared.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
         shared.ended.1.notify_all();
         // Wakes the listener, which then sees that it is over.
