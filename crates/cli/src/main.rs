@@ -21,6 +21,7 @@ mod log;
 mod manifest;
 mod model;
 mod notify;
+mod oracle;
 mod pages;
 mod plan;
 mod probe;
@@ -89,6 +90,8 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
         },
         Command::Probe(args) => probe::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Record(args) => oracle::record(&args),
+        Command::Accept(args) => oracle::accept(&args),
         Command::Pull { model } => {
             println!("{}", source::resolve(&model)?.display());
             Ok(())

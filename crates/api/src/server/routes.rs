@@ -129,6 +129,7 @@ fn describe_model(shared: &Shared) -> Value {
     let created = u64::try_from(shared.started_ns / 1_000_000_000).unwrap_or(0);
     json!({
         "id": shared.app.model_name, "object": "model", "created": created, "owned_by": "baton",
+        "engine": env!("CARGO_PKG_VERSION"),
     })
 }
 
