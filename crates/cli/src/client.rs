@@ -143,34 +143,17 @@ impl Client {
         bail!("{} is not ready, but {}{detail}", self.url, status.unwrap_or(text.trim()))
     }
 
-    /// What `path` answers, as JSON.
-    ///
-    /// # Errors
-    /// No server, or its error.
-    pub fn get(&self, path: &str) -> Result<Value> {
-        self.whole(self.agent.get(format!("{}{path}", self.url)).call())
-    }
-
     /// What `path` answers to `body`, as JSON.
     ///
     /// # Errors
-    /// No server, or its error.
-    pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        let request = self.agent.post(format!("{}{path}", self.url));
-        self.whole(request.content_type("application/json").send(body.to_string()))
-    }
-
-    fn whole(
-        &self,
-        response: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
-    ) -> Result<Value> {
-        let mut response = response
-            .with_context(|| format!("no server at {}: start one with `baton serve`", self.url))?;
-        let (status, text) = (response.status(), response.body_mut().read_to_string()?);
-        if status != 200 {
-            bail!("the server said {status}: {}", message_of(&text));
+    /// No server, or one that says no.
+    pub fn ask(&self, path: &str, body: &Value) -> Result<Value> {
+        let mut response = self.post(path, body)?;
+        let text = response.body_mut().read_to_string()?;
+        if response.status() != 200 {
+            bail!("{path}: the server said {}: {}", response.status(), message_of(&text));
         }
-        serde_json::from_str(&text).with_context(|| format!("what {} answered", self.url))
+        serde_json::from_str(&text).with_context(|| format!("{path}: not JSON"))
     }
 
     /// Streams one chat reply, handing each piece of text on as it comes; a reply whose `piece`

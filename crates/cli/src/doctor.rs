@@ -55,6 +55,8 @@ pub fn run(args: &Doctor) -> Result<()> {
     }
     let place = Place {
         rank,
+        member: 0,
+        group: Vec::new(),
         listen: serve.listen.clone(),
         next: serve.next.iter().cloned().collect(),
         key: key.clone().flatten(),

@@ -47,14 +47,14 @@ pub struct Locals {
 }
 
 impl Locals {
-    /// Starts every place but rank 0's.
+    /// Starts every place but that of rank 0, or of its leader.
     ///
     /// # Errors
     /// A process or thread that can't be started.
     pub fn start(recipe: &Recipe, places: &[Place]) -> Result<Self> {
         let ending = Arc::new(AtomicBool::new(false));
         let mut locals = Self { ending: ending.clone(), keepers: Vec::new() };
-        for place in places.iter().filter(|p| p.rank.0 > 0) {
+        for place in places.iter().filter(|p| p.rank.0 > 0 || p.member > 0) {
             let child = recipe.spawn(place)?;
             let (recipe, place, ending) = (recipe.clone(), place.clone(), ending.clone());
             let name = format!("baton-keep-{}", place.rank);
@@ -105,6 +105,12 @@ impl Recipe {
         if let Some(gib) = shared.prompt_cache_gib {
             command.args(["--prompt-cache-gib", &gib.to_string()]);
         }
+        if !place.group.is_empty() {
+            command.args(["--group", &place.group.join(",")]);
+        }
+        if place.member > 0 {
+            command.args(["--member", &place.member.to_string()]);
+        }
         for address in &place.listen {
             command.args(["--listen", &address.to_string()]);
         }
@@ -115,12 +121,12 @@ impl Recipe {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
-            .with_context(|| format!("can't start rank {}", place.rank))?;
+            .with_context(|| format!("can't start {place}"))?;
         if let Some(stdin) = &mut child.stdin {
             // A child that is gone already is found by its keeper.
             let _ = stdin.write_all(&self.secret[..]);
         }
-        tracing::info!("rank {}: process {}", place.rank, child.id());
+        tracing::info!("{place}: process {}", child.id());
         Ok(child)
     }
 }
@@ -142,11 +148,7 @@ fn keep(recipe: &Recipe, place: &Place, child: Child, ending: &AtomicBool) {
             backoff.reset();
         }
         let pause = backoff.next_pause();
-        tracing::warn!(
-            "rank {}: its process ended ({status}); again in {} ms",
-            place.rank,
-            pause.as_millis()
-        );
+        tracing::warn!("{place}: its process ended ({status}); again in {} ms", pause.as_millis());
         let until = Instant::now() + pause;
         while Instant::now() < until && !ending.load(Ordering::Acquire) {
             std::thread::sleep(LOOK.min(pause));
@@ -155,7 +157,7 @@ fn keep(recipe: &Recipe, place: &Place, child: Child, ending: &AtomicBool) {
             return;
         }
         since = Instant::now();
-        child = recipe.spawn(place).map_err(|e| tracing::warn!("rank {}: {e:#}", place.rank)).ok();
+        child = recipe.spawn(place).map_err(|e| tracing::warn!("{place}: {e:#}")).ok();
     }
     if let Some(child) = child {
         finish(child, place);
@@ -172,7 +174,7 @@ fn finish(mut child: Child, place: &Place) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    tracing::warn!("rank {}: did not end in time, killed", place.rank);
+    tracing::warn!("{place}: did not end in time, killed");
     let _ = child.kill();
     let _ = child.wait();
 }

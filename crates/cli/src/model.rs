@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use arith::attention::KvDtype;
 use arith::base::{Arith, Rank};
-use backend::Backend;
 use ring::boot::BootTimes;
 use ring::canary::Canary;
 use ring::follow::Follower;
@@ -17,7 +16,7 @@ use ring::join::Join;
 use ring::lead::{Leader, ModelFacts};
 use sched::{Caching, Drafters};
 use sha2::{Digest, Sha256};
-use stage::{Engine, Stage, StageConfig};
+use stage::StageConfig;
 use weights::Checkpoint;
 use wire::control::{Describe, Shapes};
 use wire::describe::RowDtype;
@@ -26,7 +25,9 @@ use wire::layout::Layout;
 
 use crate::contents::Contents;
 use crate::device::{Device, Seat};
-use crate::{loading, source};
+use crate::source;
+
+mod load;
 
 /// The engine's version, equal on every rank.
 pub const ENGINE: &str = env!("CARGO_PKG_VERSION");
@@ -185,7 +186,9 @@ impl Model {
         let (mut page_bytes, mut has_states) = (1, false);
         for rank in (0..self.layout.world()).map(Rank) {
             let config = self.stage_config(rank)?;
-            let need = |shapes| stage::need_bytes(&self.checkpoint, &config, shapes);
+            // A group's first member has no fewer heads than another.
+            let share = self.share_of(rank, 0);
+            let need = |shapes| stage::share_need_bytes(&self.checkpoint, &config, share, shapes);
             let (one, two) = (need(&self.shapes)?, need(&two)?);
             page_bytes = page_bytes.max(two.kv_bytes - one.kv_bytes);
             has_states |= one.state_bytes > 0;
@@ -296,35 +299,6 @@ impl Model {
         })
     }
 
-    /// Loads `rank`'s layers.
-    ///
-    /// # Errors
-    /// Too little memory, with both numbers, and what the stage refuses.
-    pub fn stage(&self, rank: Rank, seat: &Seat) -> Result<Box<dyn Engine>> {
-        self.check_memory(rank.0..rank.0 + 1, seat.free_bytes())?;
-        Ok(match seat {
-            Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone())?),
-            Seat::Cuda(cuda) => Box::new(self.stage_on(rank, cuda.clone())?),
-        })
-    }
-
-    fn stage_on<B: Backend>(&self, rank: Rank, backend: Arc<B>) -> Result<Stage<B>> {
-        let (range, ends) = (self.range(rank)?, rank.0 == 0);
-        let (all, read) = (self.checkpoint.bytes_of(range, ends), self.checkpoint.bytes_read());
-        let config = self.stage_config(rank)?;
-        let load = || Stage::open(backend, &self.checkpoint, config);
-        let mut stage = loading::watch(rank, all, read, load)?;
-        if self.settings.drafters.mtp && rank.0 == 0 {
-            stage.add_draft_head(&self.checkpoint)?;
-        }
-        stage.set_keep_bytes_max(self.keep_bytes_max);
-        #[cfg(test)]
-        if let Some((_, fault)) = self.settings.fault.filter(|(at, _)| *at == rank) {
-            stage.plant(fault);
-        }
-        Ok(stage)
-    }
-
     /// What the stage of `rank` is opened with.
     ///
     /// # Errors
@@ -336,46 +310,6 @@ impl Model {
             kv: self.settings.kv,
             loop_mode: self.settings.loop_mode,
         })
-    }
-
-    /// Refuses what `ranks`, all on one device, can't hold together.
-    ///
-    /// # Errors
-    /// Too little memory, with both numbers.
-    pub fn check_memory(&self, ranks: Range<u32>, free_bytes: Option<u64>) -> Result<()> {
-        let mut need = MEMORY_FLOOR_BYTES;
-        for rank in ranks.clone().map(Rank) {
-            let config = self.stage_config(rank)?;
-            need = need.saturating_add(
-                stage::need_bytes(&self.checkpoint, &config, &self.shapes)?.total_bytes(),
-            );
-            if self.settings.prompt_cache_gib.is_some() {
-                need = need.saturating_add(self.keep_bytes_max);
-            }
-            if self.settings.drafters.mtp && rank.0 == 0 {
-                need += stage::draft_need_bytes(&self.checkpoint, &config, &self.shapes)?;
-            }
-        }
-        let Some(free) = free_bytes else {
-            return Ok(());
-        };
-        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-        let (last, mut who) = (Rank(ranks.end - 1), format!("rank {}", ranks.start));
-        if ranks.len() > 1 {
-            who = format!("ranks {}..{}", ranks.start, ranks.end);
-        }
-        ensure!(
-            need <= free,
-            "{who}: layers {}..{} need {} MiB with a context of {} and {} streams, {} MiB are free: \
-             lower --context or --streams, or give this machine fewer layers",
-            self.range(Rank(ranks.start))?.start,
-            self.range(last)?.end,
-            mib(need),
-            self.shapes.context_max,
-            self.shapes.streams_max,
-            mib(free)
-        );
-        Ok(())
     }
 
     /// Rank 0 of this ring.

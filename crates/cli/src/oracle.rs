@@ -77,7 +77,7 @@ impl Server {
             text.with_context(|| format!("{url} is no baton server of this kind: no {what}"))
         };
         let body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
-        let proof = client.post("/v1/chat/completions", &body)?["baton"].take();
+        let proof = client.ask("/v1/chat/completions", &body)?["baton"].take();
         let runtime = Runtime {
             model: text(&model["id"], "model")?,
             engine: text(&model["engine"], "engine version")?,
@@ -95,7 +95,7 @@ impl Server {
             if let (Some(body), Some(options)) = (body.as_object_mut(), case.options.as_object()) {
                 body.extend(options.clone());
             }
-            let reply = self.client.post("/v1/chat/completions", &body)?;
+            let reply = self.client.ask("/v1/chat/completions", &body)?;
             let proof = &reply["baton"];
             let (tokens, hash) = (proof["tokens"].as_u64(), proof["token_sha256"].as_str());
             let (Some(tokens), Some(hash)) = (tokens, hash) else {

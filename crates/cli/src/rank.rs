@@ -1,16 +1,19 @@
-//! One rank of a ring over sockets: its transport and how a driver joins through it.
+//! One rank of a ring over sockets: its transport, its group, and how a driver joins through them.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use arith::base::{Epoch, Rank};
 use ring::join::Join;
 use ring::key::Key;
 use ring::link::{LinkError, Neighbours};
 use ring::tcp::{TcpConfig, Times, Transport};
+use shard::{Group, GroupConfig, ShardError};
+use stage::Member;
 use wire::hello::Encryption;
+use wire::layout::Layout;
 use wire::preamble::Cipher;
 
 use crate::model::Model;
@@ -18,11 +21,15 @@ use crate::model::Model;
 /// How long rank 0 waits for its neighbours before it says so and tries again.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where a rank listens, whom it connects to, and the secret.
+/// Where a rank, or a member of one, listens, whom it connects to, and the secret.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The rank.
     pub rank: Rank,
+    /// Which member of its group, from 0, the leader; 0 where it has none.
+    pub member: usize,
+    /// Where the members of its group listen, by index; empty where it has none.
+    pub group: Vec<String>,
     /// Where the rank before connects to.
     pub listen: Vec<SocketAddr>,
     /// Where the rank after listens.
@@ -31,6 +38,13 @@ pub struct Place {
     pub key: Option<Key>,
     /// Whether the links are enciphered.
     pub encryption: Encryption,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {}", self.rank)?;
+        if self.member > 0 { write!(f, ", member {}", self.member) } else { Ok(()) }
+    }
 }
 
 impl Place {
@@ -59,6 +73,72 @@ impl Place {
     pub fn transport(&self, model: &Model) -> Result<Arc<Transport>> {
         Ok(Arc::new(Transport::start(self.config(model)?)?))
     }
+
+    /// Starts listening for the members of its group, where the layout gives it one.
+    ///
+    /// # Errors
+    /// Addresses for a rank without a group, or none for one with a group; an address that can't be
+    /// used; layers that this machine does not have.
+    pub fn group(&self, model: &Model) -> Result<Option<Group>> {
+        let (rank, layout) = (self.rank, &model.layout);
+        let Some(of) = layout.group(rank) else {
+            ensure!(
+                self.group.is_empty() && self.member == 0,
+                "--group, --member: rank {rank} of the layout {layout} is one machine"
+            );
+            return Ok(None);
+        };
+        let members = of.members;
+        ensure!(
+            self.group.len() == members as usize,
+            "--group: rank {rank} of the layout {layout} has {members} members: expected their \
+             addresses, the same on each, found {}",
+            self.group.len()
+        );
+        let group = Group::start(GroupConfig {
+            member: Member { index: self.member, count: self.group.len() },
+            addresses: self.group.clone(),
+            key: self.key.clone(),
+            cipher: Cipher::ChaChaPoly,
+            encryption: self.encryption,
+            fingerprint: model.group_fingerprint(rank)?,
+            times: shard::Times::default(),
+        })?;
+        Ok(Some(group))
+    }
+}
+
+/// What connects this process to others.
+#[derive(Clone, Default)]
+pub struct Ways {
+    /// To the neighbours in the ring.
+    pub transport: Option<Arc<Transport>>,
+    /// To the other members of the group.
+    pub group: Option<Group>,
+}
+
+impl Ways {
+    /// Ends every link and every wait for one, now and later.
+    pub fn shutdown(&self) {
+        if let Some(transport) = &self.transport {
+            transport.shutdown();
+        }
+        if let Some(group) = &self.group {
+            group.shutdown();
+        }
+    }
+}
+
+/// Has the members of a group meet, before any of them loads: again and again until they do; false
+/// where the group was shut down.
+pub fn assemble(rank: Rank, group: &Group) -> bool {
+    loop {
+        match group.join() {
+            Ok(()) => return true,
+            Err(ShardError::Shutdown) => return false,
+            Err(error) => tracing::warn!("rank {rank}: {error}"),
+        }
+    }
 }
 
 /// Joins through a transport that others may shut down.
@@ -83,18 +163,38 @@ pub fn loopback_ports(count: u32) -> Result<Vec<SocketAddr>> {
     held.iter().map(|l| Ok(l.local_addr()?)).collect()
 }
 
-/// The places of all ranks of a ring on this machine.
+/// The places of all ranks of a ring on this machine, by rank; then those of the other members of
+/// its groups.
 ///
 /// # Errors
 /// As [`loopback_ports`].
-pub fn local_places(world: u32, key: &Key, encryption: Encryption) -> Result<Vec<Place>> {
-    let ports = loopback_ports(world)?;
-    let place = |rank: u32| Place {
-        rank: Rank(rank),
-        listen: vec![ports[rank as usize]],
-        next: vec![ports[((rank + 1) % world) as usize].to_string()],
-        key: Some(key.clone()),
-        encryption,
-    };
-    Ok((0..world).map(place).collect())
+pub fn local_places(layout: &Layout, key: &Key, encryption: Encryption) -> Result<Vec<Place>> {
+    let world = layout.world();
+    let grouped = (0..world).map(Rank).filter_map(|rank| layout.group(rank));
+    let ports = loopback_ports(world + grouped.map(|group| group.members).sum::<u32>())?;
+    let (ranks, mut others) = ports.split_at(world as usize);
+    let (mut places, mut members) = (Vec::new(), Vec::new());
+    for rank in 0..world {
+        let count = layout.group(Rank(rank)).map_or(0, |group| group.members as usize);
+        let (group, rest) = others.split_at(count);
+        others = rest;
+        let leader = Place {
+            rank: Rank(rank),
+            member: 0,
+            group: group.iter().map(SocketAddr::to_string).collect(),
+            listen: vec![ranks[rank as usize]],
+            next: vec![ranks[((rank + 1) % world) as usize].to_string()],
+            key: Some(key.clone()),
+            encryption,
+        };
+        members.extend((1..count).map(|member| Place {
+            member,
+            listen: Vec::new(),
+            next: Vec::new(),
+            ..leader.clone()
+        }));
+        places.push(leader);
+    }
+    places.append(&mut members);
+    Ok(places)
 }

@@ -13,7 +13,6 @@ use arith::base::Rank;
 use ring::head::{self, Handle, RingState};
 use ring::join::{Alone, Join};
 use ring::key::{self, Key};
-use ring::tcp::Transport;
 use text::Text;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -23,7 +22,7 @@ use crate::args::{Serve, Shared};
 use crate::local::{Locals, Recipe};
 use crate::model::Model;
 use crate::notify::Manager;
-use crate::rank::{self, Joined, Place};
+use crate::rank::{self, Joined, Place, Ways};
 use crate::signal::{self, Signals};
 use crate::source;
 
@@ -135,9 +134,9 @@ fn keys(args: &Serve) -> Result<Option<api::Keys>> {
 }
 
 /// Threads of each of `ranks` ranks of this machine.
-pub fn threads(shared: &Shared, ranks: u32) -> usize {
+pub fn threads(shared: &Shared, ranks: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    shared.threads.unwrap_or((cores / ranks.max(1) as usize).max(1))
+    shared.threads.unwrap_or((cores / ranks.max(1)).max(1))
 }
 
 /// Rank 0 on its thread, and whatever runs beside it.
@@ -147,36 +146,39 @@ struct Head {
     /// Resolves when the thread ends, however.
     gone: oneshot::Receiver<()>,
     loaded: Arc<AtomicBool>,
-    transport: Option<Arc<Transport>>,
+    ways: Ways,
     locals: Option<Locals>,
 }
 
 impl Head {
     /// Returns once every rank is on its way; what they load is not there yet.
     fn start(args: &Serve, model: &Arc<Model>, log: &str) -> Result<Self> {
-        let world = model.layout.world();
-        let by_hand = args.next.is_some();
+        let (world, shares) = (model.layout.world(), model.shares());
+        let by_hand = args.next.is_some() || !args.group.is_empty();
         ensure!(
-            !by_hand || world > 1,
+            args.next.is_none() || world > 1,
             "--next is for a layout of two ranks or more; this one has {world}"
         );
-        let threads = threads(&args.shared, if by_hand { 1 } else { world });
-        if world == 1 {
-            return Self::lead(model, threads, Alone, None, None);
-        }
+        ensure!(
+            !by_hand || args.next.is_some() || world == 1,
+            "--next is needed: the other ranks of the layout {} are started by hand too",
+            model.layout
+        );
+        let threads = threads(&args.shared, if by_hand { 1 } else { shares.len() });
         if by_hand {
-            let transport = by_hand_place(args)?.transport(model)?;
-            return Self::lead(model, threads, Joined(transport.clone()), Some(transport), None);
+            return Self::join(model, threads, &by_hand_place(args)?, None);
+        }
+        if shares.len() == 1 {
+            return Self::lead(model, threads, Alone, Ways::default(), None);
         }
         // Before anything starts: a rank that can't load would be restarted again and again.
         let free_bytes = model.device(Rank(0)).free_bytes(model.settings.arith)?;
-        model.check_memory(0..world, free_bytes)?;
+        model.check_memory(&shares, free_bytes)?;
         let secret = key::generate_secret()?;
         let encryption = args.shared.encryption.into();
-        let places = rank::local_places(world, &Key::from_bytes(&*secret)?, encryption)?;
+        let places = rank::local_places(&model.layout, &Key::from_bytes(&*secret)?, encryption)?;
         // The file that was found, so that no rank finds, downloads or checks it again.
         let found = model.checkpoint.path().to_str().unwrap_or(&args.shared.model).to_owned();
-        let transport = places[0].transport(model)?;
         let recipe = Recipe {
             shared: Shared { model: found, ..args.shared.clone() },
             layout: model.layout.to_string(),
@@ -184,23 +186,44 @@ impl Head {
             secret,
             log: log.to_owned(),
         };
-        let locals = Some(Locals::start(&recipe, &places)?);
-        Self::lead(model, threads, Joined(transport.clone()), Some(transport), locals)
+        Self::join(model, threads, &places[0], Some((&recipe, &places)))
+    }
+
+    /// Listens at `place`, then starts the processes of the other `places`.
+    fn join(
+        model: &Arc<Model>,
+        threads: usize,
+        place: &Place,
+        others: Option<(&Recipe, &[Place])>,
+    ) -> Result<Self> {
+        let transport = match model.layout.world() {
+            1 => None,
+            _ => Some(place.transport(model)?),
+        };
+        let ways = Ways { transport: transport.clone(), group: place.group(model)? };
+        let locals = others.map(|(recipe, places)| Locals::start(recipe, places)).transpose()?;
+        match transport {
+            None => Self::lead(model, threads, Alone, ways, locals),
+            Some(transport) => Self::lead(model, threads, Joined(transport), ways, locals),
+        }
     }
 
     fn lead<J: Join + 'static>(
         model: &Arc<Model>,
         threads: usize,
         join: J,
-        transport: Option<Arc<Transport>>,
+        ways: Ways,
         locals: Option<Locals>,
     ) -> Result<Self> {
         let (handle, driver) = head::pair();
         let (alive, gone) = oneshot::channel();
         let loaded = Arc::new(AtomicBool::new(false));
-        let (model, is_loaded) = (model.clone(), loaded.clone());
+        let (model, is_loaded, group) = (model.clone(), loaded.clone(), ways.group.clone());
         let run = move || {
             let _alive: oneshot::Sender<()> = alive;
+            if group.as_ref().is_some_and(|group| !rank::assemble(Rank(0), group)) {
+                return Ok(());
+            }
             let seat = model.seat(Rank(0), threads)?;
             let range = model.range(Rank(0))?;
             tracing::info!(
@@ -210,13 +233,13 @@ impl Head {
                 model.name()
             );
             let leader = model.leader(&seat, join, driver)?;
-            let mut engine = model.stage(Rank(0), &seat)?;
+            let mut engine = model.engine(Rank(0), &seat, group.as_ref())?;
             is_loaded.store(true, Ordering::Release);
             leader.run(&mut *engine);
             Ok(())
         };
         let thread = std::thread::Builder::new().name("baton-rank-0".into()).spawn(run)?;
-        Ok(Self { handle, thread, gone, loaded, transport, locals })
+        Ok(Self { handle, thread, gone, loaded, ways, locals })
     }
 
     /// Drains rank 0, then ends the ranks beside it.
@@ -226,9 +249,7 @@ impl Head {
     fn end(mut self, runtime: &Runtime, serving: bool) -> Result<()> {
         self.handle.drain();
         let is_gone = self.wait_gone(runtime, serving);
-        if let Some(transport) = &self.transport {
-            transport.shutdown();
-        }
+        self.ways.shutdown();
         // Loading heeds nobody, and leaves nothing behind: the thread may end with the process.
         let ended = if is_gone || self.loaded.load(Ordering::Acquire) {
             let ended = self.thread.join();
@@ -261,6 +282,8 @@ fn by_hand_place(args: &Serve) -> Result<Place> {
     let next = args.next.iter().cloned().collect();
     Ok(Place {
         rank: Rank(0),
+        member: 0,
+        group: args.group.clone(),
         listen: args.listen.clone(),
         next,
         key,

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, ensure};
 use arith::base::Rank;
 use ring::key::{Key, SECRET_BYTES};
-use ring::tcp::Transport;
 
 use crate::args::StageArgs;
+use crate::device::Seat;
 use crate::model::Model;
 use crate::notify::Manager;
-use crate::rank::{Joined, Place};
+use crate::rank::{self, Joined, Place, Ways};
 use crate::signal::Signals;
 use crate::{serve, source};
 
@@ -22,7 +22,11 @@ use crate::{serve, source};
 /// What keeps the rank from loading or listening.
 pub fn run(args: &StageArgs) -> Result<()> {
     let rank = Rank(args.rank);
-    ensure!(args.rank > 0, "rank 0 is `baton serve`; a stage's rank is 1 or more");
+    let member = args.member as usize;
+    ensure!(
+        args.rank > 0 || member > 0,
+        "rank 0 is `baton serve`; a stage's rank is 1 or more, or it is a --member of 1 or more"
+    );
     ensure!(args.shared.layout.is_some(), "--layout is needed: all ranks must be told the same");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
@@ -36,15 +40,24 @@ pub fn run(args: &StageArgs) -> Result<()> {
     let next = args.next.iter().cloned().collect();
     let place = Place {
         rank,
+        member,
+        group: args.group.clone(),
         listen: args.listen.clone(),
         next,
         key,
         encryption: args.shared.encryption.into(),
     };
     let range = model.range(rank)?;
-    let transport = place.transport(&model)?;
-    let end =
-        Arc::new(End { rank, transport, stop: Arc::default(), loaded: AtomicBool::new(false) });
+    let transport = match member {
+        0 => Some(place.transport(&model)?),
+        _ => None,
+    };
+    let end = Arc::new(End {
+        name: place.to_string(),
+        ways: Ways { transport, group: place.group(&model)? },
+        stop: Arc::default(),
+        loaded: AtomicBool::new(false),
+    });
     if args.local {
         // Signals to a whole group reach local ranks too; they are the server's to act on, so that
         // replies can end properly first.
@@ -53,20 +66,35 @@ pub fn run(args: &StageArgs) -> Result<()> {
         end.clone().after(move || runtime.block_on(signals.ended()).into())?;
     }
     let seat = model.seat(rank, serve::threads(&args.shared, 1))?;
-    tracing::info!(
-        "rank {rank}: loading layers {}..{} of {}",
-        range.start,
-        range.end,
-        model.name()
-    );
-    let mut follower = model.follower(rank, &seat, Joined(end.transport.clone()))?;
-    follower.stop = end.stop.clone();
-    let mut engine = model.stage(rank, &seat)?;
-    end.loaded.store(true, Ordering::Release);
-    if !args.local {
-        report(rank)?;
+    let group = end.ways.group.as_ref();
+    if group.is_some_and(|group| !rank::assemble(rank, group)) {
+        return Ok(());
     }
-    follower.run(&mut *engine);
+    let (name, of) = (&end.name, model.name());
+    tracing::info!("{name}: loading layers {}..{} of {of}", range.start, range.end);
+    compute(&model, rank, &seat, &end, !args.local)
+}
+
+/// Loads, then serves until the rank ends: in the ring, or as a member of a group.
+fn compute(model: &Model, rank: Rank, seat: &Seat, end: &End, reports: bool) -> Result<()> {
+    let group = end.ways.group.as_ref();
+    if let Some(transport) = &end.ways.transport {
+        let mut follower = model.follower(rank, seat, Joined(transport.clone()))?;
+        follower.stop = end.stop.clone();
+        let mut engine = model.engine(rank, seat, group)?;
+        end.loaded.store(true, Ordering::Release);
+        if reports {
+            report(rank)?;
+        }
+        follower.run(&mut *engine);
+    } else if let Some(group) = group {
+        let mut share = model.share(rank, seat, Some(group))?;
+        end.loaded.store(true, Ordering::Release);
+        if reports {
+            report(rank)?;
+        }
+        shard::Follower::new(group.clone()).run(&mut *share);
+    }
     Ok(())
 }
 
@@ -87,8 +115,8 @@ fn report(rank: Rank) -> Result<()> {
 
 /// How the rank ends.
 struct End {
-    rank: Rank,
-    transport: Arc<Transport>,
+    name: String,
+    ways: Ways,
     stop: Arc<AtomicBool>,
     loaded: AtomicBool,
 }
@@ -98,9 +126,9 @@ impl End {
     fn after(self: Arc<Self>, wait: impl FnOnce() -> String + Send + 'static) -> Result<()> {
         std::thread::Builder::new().name("baton-end".into()).spawn(move || {
             let why = wait();
-            tracing::info!("rank {}: {why}, ending", self.rank);
+            tracing::info!("{}: {why}, ending", self.name);
             self.stop.store(true, Ordering::Release);
-            self.transport.shutdown();
+            self.ways.shutdown();
             if !self.loaded.load(Ordering::Acquire) {
                 leave();
             }

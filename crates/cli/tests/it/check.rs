@@ -32,6 +32,15 @@ fn every_way_to_run_the_tiny_model_gives_one_hash() {
 }
 
 #[test]
+fn groups_of_every_kind_give_one_machines_hash() {
+    let _turn = Turn::alone();
+    let layouts = "1;0:8@rows2;0:8@rows3;0:8@shards2;0:8@shards4;0:3@shards2,3:8;0:4,4:8@rows2";
+    let mut args = vec![TINY.to_str().unwrap(), "--layouts", layouts, "--threads", "1"];
+    args.extend(["--chunks", "64", "--streams", "1,4", "--prompt", "100", "--tokens", "6"]);
+    assert_eq!(agrees(&args, 120), 14);
+}
+
+#[test]
 fn every_way_to_run_the_tiny_model_in_arith_2_gives_one_hash() {
     let _turn = Turn::alone();
     let mut args = vec![TINY.to_str().unwrap(), "--pairwise", "--arith", "2"];

@@ -13,6 +13,7 @@ mod demo;
 mod doctor;
 mod drain;
 mod faults;
+mod groups;
 mod hops;
 mod http;
 mod inspect;

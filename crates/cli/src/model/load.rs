@@ -1,0 +1,176 @@
+//! What a rank computes with: its layers, or a member's share of them.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use arith::base::Rank;
+use backend::Backend;
+use shard::{Group, Leader};
+use stage::{Engine, Exchange, Member, Share, Split, Stage};
+use wire::fingerprint::Fields;
+use wire::layout;
+
+use super::Model;
+use crate::contents::Contents;
+use crate::device::Seat;
+use crate::loading;
+use crate::source::hex;
+
+/// Free memory that a rank leaves to the rest of the machine.
+const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
+
+impl Model {
+    /// Loads what `rank` computes with: its layers or, as the leader of `group`, its share, behind
+    /// which every member is called.
+    ///
+    /// # Errors
+    /// Too little memory, with both numbers, and what the stage refuses.
+    pub fn engine(
+        &self,
+        rank: Rank,
+        seat: &Seat,
+        group: Option<&Group>,
+    ) -> Result<Box<dyn Engine>> {
+        let engine = self.share(rank, seat, group)?;
+        Ok(match group {
+            None => engine,
+            Some(group) => Box::new(Leader::new(group.clone(), engine)),
+        })
+    }
+
+    /// Loads `rank`'s layers or, as a member of `group`, its share of them.
+    ///
+    /// # Errors
+    /// As [`Model::engine`].
+    pub fn share(&self, rank: Rank, seat: &Seat, group: Option<&Group>) -> Result<Box<dyn Engine>> {
+        let member = group.map_or(0, |group| group.member().index);
+        self.check_memory(&[(rank, member)], seat.free_bytes())?;
+        let exchange = || group.map(|group| Box::new(group.seat()) as Box<dyn Exchange>);
+        Ok(match seat {
+            Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone(), exchange())?),
+            Seat::Cuda(cuda) => Box::new(self.stage_on(rank, cuda.clone(), exchange())?),
+        })
+    }
+
+    fn stage_on<B: Backend>(
+        &self,
+        rank: Rank,
+        backend: Arc<B>,
+        exchange: Option<Box<dyn Exchange>>,
+    ) -> Result<Stage<B>> {
+        let (range, ends) = (self.range(rank)?, rank.0 == 0);
+        let Member { index, count } =
+            exchange.as_ref().map_or(Member { index: 0, count: 1 }, |exchange| exchange.member());
+        let all = self.checkpoint.bytes_of(range, ends) / count as u64;
+        let read = self.checkpoint.bytes_read();
+        let config = self.stage_config(rank)?;
+        let split = self.share_of(rank, index).split;
+        let load = || match exchange {
+            None => Stage::open(backend, &self.checkpoint, config),
+            Some(exchange) => Stage::open_share(backend, &self.checkpoint, config, split, exchange),
+        };
+        let mut stage = loading::watch(rank, all, read, load)?;
+        if self.settings.drafters.mtp && rank.0 == 0 && index == 0 {
+            stage.add_draft_head(&self.checkpoint)?;
+        }
+        stage.set_keep_bytes_max(self.keep_bytes_max);
+        #[cfg(test)]
+        if let Some((_, fault)) = self.settings.fault.filter(|(at, _)| *at == rank) {
+            stage.plant(fault);
+        }
+        Ok(stage)
+    }
+
+    /// The share of `member` of `rank`.
+    pub(super) fn share_of(&self, rank: Rank, member: usize) -> Share {
+        match self.layout.group(rank) {
+            None => Share::default(),
+            Some(group) => Share {
+                index: member,
+                count: group.members as usize,
+                split: match group.split {
+                    layout::Split::Shards => Split::Shards,
+                    layout::Split::Rows => Split::Rows,
+                },
+            },
+        }
+    }
+
+    /// Every rank, and every member of those that are groups.
+    pub fn shares(&self) -> Vec<(Rank, usize)> {
+        let ranks = (0..self.layout.world()).map(Rank);
+        let members = |rank| (0..self.layout.members(rank) as usize).map(move |at| (rank, at));
+        ranks.flat_map(members).collect()
+    }
+
+    /// What the members of `rank`'s group must share, by name: what a ring must, and the layers
+    /// themselves.
+    ///
+    /// # Errors
+    /// A tensor that can't be read or that the file was cut without.
+    pub fn group_fingerprint(&self, rank: Rank) -> Result<Fields> {
+        let mut fields = self.fingerprint()?;
+        fields.put("group", format!("rank {rank}"))?;
+        let range = self.range(rank)?;
+        let contents = Contents::read(&self.checkpoint, rank, range.clone(), rank.0 == 0)?;
+        for (layer, digest) in range.zip(&contents.layers) {
+            fields.put(format!("contents.layer.{layer}"), hex(digest))?;
+        }
+        if let Some(ends) = &contents.ends {
+            fields.put("contents.embedding", hex(&ends.embedding))?;
+            fields.put("contents.head", hex(&ends.head))?;
+        }
+        // Every member computes the same rounds in the same pieces.
+        for (name, value) in [
+            ("context", self.shapes.context_max),
+            ("streams", self.shapes.streams_max),
+            ("chunk", self.shapes.chunk_rows_max),
+            ("pages", self.shapes.pages),
+        ] {
+            fields.put(format!("shapes.{name}"), value)?;
+        }
+        Ok(fields)
+    }
+
+    /// Refuses what `shares`, members of ranks, all on one device, can't hold together.
+    ///
+    /// # Errors
+    /// Too little memory, with both numbers.
+    pub fn check_memory(&self, shares: &[(Rank, usize)], free_bytes: Option<u64>) -> Result<()> {
+        let mut need = MEMORY_FLOOR_BYTES;
+        for &(rank, member) in shares {
+            let (config, share) = (self.stage_config(rank)?, self.share_of(rank, member));
+            let own = stage::share_need_bytes(&self.checkpoint, &config, share, &self.shapes)?;
+            need = need.saturating_add(own.total_bytes());
+            if self.settings.prompt_cache_gib.is_some() {
+                need = need.saturating_add(self.keep_bytes_max);
+            }
+            if self.settings.drafters.mtp && rank.0 == 0 && member == 0 {
+                let (checkpoint, shapes) = (&self.checkpoint, &self.shapes);
+                need += stage::share_draft_need_bytes(checkpoint, &config, share, shapes)?;
+            }
+        }
+        let (Some(free), [(first, member), ..]) = (free_bytes, shares) else {
+            return Ok(());
+        };
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let last = shares.last().map_or(*first, |(rank, _)| *rank);
+        let who = match (first == &last, shares.len(), self.layout.group(*first)) {
+            (true, 1, Some(_)) => format!("rank {first}, member {member}"),
+            (true, ..) => format!("rank {first}"),
+            _ => format!("ranks {first}..{}", last.0 + 1),
+        };
+        ensure!(
+            need <= free,
+            "{who}: layers {}..{} need {} MiB with a context of {} and {} streams, {} MiB are free: \
+             lower --context or --streams, or give this machine fewer layers",
+            self.range(*first)?.start,
+            self.range(last)?.end,
+            mib(need),
+            self.shapes.context_max,
+            self.shapes.streams_max,
+            mib(free)
+        );
+        Ok(())
+    }
+}
