@@ -25,6 +25,7 @@ const SPAN_CHANNELS: usize = 2048;
 /// Columns of a strip, at most.
 const STRIP_COLUMNS: usize = 32;
 /// The same of AVX-512.
+#[cfg(target_arch = "x86_64")]
 const STRIP_COLUMNS_AVX512: usize = 64;
 
 thread_local! {

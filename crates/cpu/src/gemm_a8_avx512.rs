@@ -11,7 +11,7 @@ use std::ops::Range;
 use arith::a8::BLOCK_VALUES;
 use arith::base::SLICE_VALUES;
 
-use crate::gemm_avx512::{Sums, Tiles, gemm};
+use crate::gemm_avx512::{At, Nodes, Tiles, gemm};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise_a8::ActivationsA8;
@@ -75,9 +75,9 @@ impl<const PIECE: usize, const ZERO: u32, const OFFSETS: bool> Tiles
     unsafe fn add<const R: usize>(
         self,
         unpacked: &Unpacked,
-        (slice, first): (usize, bool),
+        place: At,
         row: usize,
-        g: &mut Sums,
+        nodes: &mut Nodes,
     ) {
         let Self { a8, cols, block_bits } = self;
         let sums = a8.sums(PIECE);
@@ -86,7 +86,7 @@ impl<const PIECE: usize, const ZERO: u32, const OFFSETS: bool> Tiles
         let (q, d) = (&a8.q[rows(1)], &a8.d[rows(BLOCK_VALUES)]);
         let (i32, f32) = (&sums.i32[rows(PIECE)], &sums.f32[rows(PIECE)]);
         let mut acc = [[_mm512_setzero_ps(); R]; TWINS];
-        let from = slice * SLICE_VALUES;
+        let from = place.slice * SLICE_VALUES;
         for at in (from..cols.min(from + SLICE_VALUES)).step_by(PIECE) {
             let scales = ((at - from) >> block_bits) * BLOCK_SCALES;
             // SAFETY: the slice is unpacked, a row has as many values; the slices above checked
@@ -107,8 +107,7 @@ impl<const PIECE: usize, const ZERO: u32, const OFFSETS: bool> Tiles
         }
         for p in 0..TWINS {
             for r in 0..R {
-                let before = if first { _mm512_setzero_ps() } else { g[p][r] };
-                g[p][r] = _mm512_add_ps(before, acc[p][r]);
+                place.put(nodes, (p, r), |sum| _mm512_add_ps(sum, acc[p][r]));
             }
         }
     }

@@ -24,26 +24,53 @@ use crate::walk::by_rows;
 /// Rows of a tile, at most.
 pub(crate) const TILE_ROWS: usize = 6;
 
-/// The sums of a tile: rows by panels of a job.
-pub(crate) type Sums = [[__m512; TILE_ROWS]; TWINS];
+/// Sums of a tile: rows by panels of a job.
+type Sums = [[__m512; TILE_ROWS]; TWINS];
+
+/// A tile's nodes of the tree over the groups that wait, and the group at work.
+pub(crate) type Nodes = [Sums; NODES];
+
+/// A slice in its group, and that in the tree.
+#[derive(Clone, Copy)]
+pub(crate) struct At {
+    pub(crate) slice: usize,
+    /// It is the first of its group.
+    first: bool,
+    /// Nodes that wait before its group.
+    held: usize,
+    /// How many of these take the group with this slice.
+    joins: usize,
+}
+
+impl At {
+    /// Replaces the group's sums for a row and two panels by what `add` makes of them.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    pub(crate) fn put(
+        self,
+        nodes: &mut Nodes,
+        (p, r): (usize, usize),
+        add: impl FnOnce(__m512) -> __m512,
+    ) {
+        let before = if self.first { _mm512_setzero_ps() } else { nodes[self.held][p][r] };
+        let mut sum = add(before);
+        for sister in nodes[self.held - self.joins..self.held].iter().rev() {
+            sum = _mm512_add_ps(sister[p][r], sum);
+        }
+        nodes[self.held - self.joins][p][r] = sum;
+    }
+}
 
 /// Some rows as an arithmetic multiplies them with unpacked weights.
 pub(crate) trait Tiles: Copy {
     /// Values of a lane of the weights.
     const VALUES: usize;
 
-    /// Adds a slice of R rows from `row` on to the sums of its group, or begins these: `at` is its
-    /// number, and whether it is the first one.
+    /// Adds a slice of R rows from `row` on to the sums of its group.
     ///
     /// # Safety
     /// The CPU has the features, and the slice is unpacked.
-    unsafe fn add<const R: usize>(
-        self,
-        unpacked: &Unpacked,
-        at: (usize, bool),
-        row: usize,
-        sums: &mut Sums,
-    );
+    unsafe fn add<const R: usize>(self, unpacked: &Unpacked, at: At, row: usize, nodes: &mut Nodes);
 
     /// Whether the row's outputs are not finite.
     fn spoilt(self, row: usize) -> bool;
@@ -52,8 +79,7 @@ pub(crate) trait Tiles: Copy {
 /// Kept by its thread, the tiles grown at first use.
 struct Scratch {
     unpacked: Unpacked,
-    /// A tile's nodes of the tree over the groups that wait, the last one at work.
-    tiles: Vec<[Sums; NODES]>,
+    tiles: Vec<Nodes>,
 }
 
 thread_local! {
@@ -84,39 +110,27 @@ pub(crate) unsafe fn gemm<T: Tiles>(
             for slice in step.slices.clone() {
                 // SAFETY: passed on.
                 unsafe { unpacked.fill(T::VALUES, linear, panels.clone(), slice) };
+                let last = slice + 1 == step.slices.end;
+                let joins = if last { step.joins } else { 0 };
+                let at = At { slice, first: slice == step.slices.start, held, joins };
                 let mut each = tiles.iter_mut();
                 // SAFETY: passed on; there are as many tiles.
                 by_rows!(rows.clone(), [1 2 3 4 5 6], |row, R| unsafe {
                     let nodes = each.next().expect("a tile's rows have their sums");
-                    let first = slice == step.slices.start;
-                    x.add::<R>(unpacked, (slice, first), row, &mut nodes[held]);
+                    x.add::<R>(unpacked, at, row, nodes);
                 });
             }
-            for _ in 0..step.joins {
-                held -= 1;
-                // SAFETY: passed on.
-                tiles.iter_mut().for_each(|nodes| join(nodes, held));
-            }
-            held += 1;
+            held = held + 1 - step.joins;
         }
         let mut each = tiles.iter();
         by_rows!(rows.clone(), [1 2 3 4 5 6], |row, R| {
-            let [sums, ..] = each.next().expect("a tile's rows have their sums");
+            let [sums, ..]: &Nodes = each.next().expect("a tile's rows have their sums");
             for r in 0..R {
                 // SAFETY: passed on.
                 unsafe { put(linear, panels.clone(), sums, (row + r, r), x.spoilt(row + r), out) };
             }
         });
     });
-}
-
-/// Adds node `at + 1` to node `at`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn join(nodes: &mut [Sums; NODES], at: usize) {
-    let (sisters, sums) = nodes.split_at_mut(at + 1);
-    for (sister, sum) in sisters[at].as_flattened_mut().iter_mut().zip(sums[0].as_flattened()) {
-        *sister = _mm512_add_ps(*sister, *sum);
-    }
 }
 
 /// Writes the whole sums of row `r` of a tile, row `row` of the outputs.
@@ -179,14 +193,14 @@ impl<const BLOCK: usize, const OFFSETS: bool> Tiles for Pairs<'_, BLOCK, OFFSETS
     unsafe fn add<const R: usize>(
         self,
         unpacked: &Unpacked,
-        (slice, first): (usize, bool),
+        place: At,
         row: usize,
-        g: &mut Sums,
+        nodes: &mut Nodes,
     ) {
         let a16 = self.0;
         let (slices, sums) = (a16.slices, a16.sums(BLOCK));
         let slice_blocks = const { SLICE_VALUES / BLOCK };
-        let from = slice * slice_blocks;
+        let from = place.slice * slice_blocks;
         let blocks = from..sums.blocks.min(from + slice_blocks);
         let q = &a16.q[row * a16.cols..(row + R) * a16.cols];
         let d = &a16.d[row * slices..(row + R) * slices];
@@ -206,10 +220,9 @@ impl<const BLOCK: usize, const OFFSETS: bool> Tiles for Pairs<'_, BLOCK, OFFSETS
             }
         }
         for r in 0..R {
-            let d = _mm512_set1_ps(d[r * slices + slice]);
+            let d = _mm512_set1_ps(d[r * slices + place.slice]);
             for p in 0..TWINS {
-                let before = if first { _mm512_setzero_ps() } else { g[p][r] };
-                g[p][r] = _mm512_fmadd_ps(acc[p][r], d, before);
+                place.put(nodes, (p, r), |sum| _mm512_fmadd_ps(acc[p][r], d, sum));
             }
         }
     }

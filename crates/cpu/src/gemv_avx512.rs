@@ -311,8 +311,9 @@ unsafe fn pair(q: *const i16, at: usize) -> __m512i {
     _mm512_set1_epi32(unsafe { q.add(at).cast::<i32>().read_unaligned() })
 }
 
-/// Codes moved to the bottom of their lanes by shifts that all rows share. Rows have two sums each
-/// unless there are eight, so that an addition need not wait for the one before.
+/// Codes moved to the bottom of their lanes by shifts that all rows share. Rows have two sums each,
+/// so that an addition need not wait for the one before, unless there are eight, whose second sums
+/// no registers are left for.
 ///
 /// # Safety
 /// As [`dots`], for a strip.

@@ -24,6 +24,7 @@ use crate::{project_a8_scalar, project_scalar};
 /// Rows up to which block formats are multiplied straight from their codes.
 const GEMV_ROWS: usize = 8;
 /// The same where AVX-512 unpacks them: more rows are needed to pay for what is written and read.
+#[cfg(target_arch = "x86_64")]
 const GEMV_ROWS_AVX512: usize = 16;
 /// Panels of a job of more rows than that, which share their broadcasts.
 pub(crate) const GEMM_PANELS: usize = 2;
