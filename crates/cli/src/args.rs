@@ -377,7 +377,7 @@ pub struct Demo {
     #[arg(default_value = "Tell me a story about a brave rabbit named Tom.")]
     pub prompt: String,
     /// Most tokens of the reply.
-    #[arg(long, value_name = "TOKENS", default_value_t = 120)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 300)]
     pub max_tokens: u32,
 }
 
