@@ -7,12 +7,24 @@ use anyhow::Result;
 use crate::step::{self, Steps};
 
 /// Those that CI has time for.
-pub const QUICK: [&str; 4] =
+const QUICK: [&str; 4] =
     ["docs/formats.md", "docs/operations.md", "docs/security.md", "docs/troubleshooting.md"];
 
 /// Loopback with the addresses of two machines, as documents name them.
 const NETWORK: &str = "ip link set lo up && ip addr add 10.0.0.1/32 dev lo && \
                        ip addr add 10.0.0.2/32 dev lo && exec \"$@\"";
+
+/// What CI runs, where there is a `curl`.
+///
+/// # Errors
+/// As [`run`].
+pub fn quick(steps: &mut Steps) -> Result<()> {
+    if !step::installed("curl") {
+        println!("skipped: the documents' commands: no curl");
+        return Ok(());
+    }
+    run(steps, &QUICK.map(str::to_owned))
+}
 
 /// Runs the documents named, or all, in a network of their own where the system lets us make one:
 /// ports are free there, and two machines are one.

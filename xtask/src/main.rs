@@ -164,7 +164,7 @@ fn ci(steps: &mut Steps) -> Result<()> {
     let arm = arm::build(steps)?;
     let tested = test(steps, Some(&model), arm.as_deref());
     let simulated = sim::built(steps);
-    let documented = docs::run(steps, &docs::QUICK.map(str::to_owned));
+    let documented = docs::quick(steps);
     let short = ["--short".to_owned()];
     let raced = race::run(steps, &short).and_then(|()| race_ring::run(steps, &short));
     let fuzzed = fuzz_if_time_is_left(steps);
