@@ -1,5 +1,6 @@
 //! How much of its exchanges a group of two hides by running prompts in pairs, over links of a made
-//! rate and delay between threads: `cargo run --release -p baton-stage --example pairs -- MODEL`.
+//! rate and delay between threads: `cargo run --release -p baton-stage --example pairs [MODEL]`;
+//! without a model on four layers of the 0.8B's shape.
 //!
 //! Each member has one compute thread, so the machine needs two cores that nobody else uses.
 
@@ -11,12 +12,14 @@ use std::time::{Duration, Instant};
 
 use arith::attention::KvDtype;
 use arith::base::{Arith, Generation, StreamId};
+use arith::format::Format;
 use baton_stage::exchange::{Local, local};
 use baton_stage::{
-    Engine, Exchange, ExchangeError, Input, Member, Shapes, Split, Stage, StageConfig,
+    Engine, Exchange, ExchangeError, Input, Member, PAIR_ROWS_MIN, Shapes, Split, Stage,
+    StageConfig,
 };
 use cpu::{Cpu, Isa};
-use weights::Checkpoint;
+use weights::{Checkpoint, synthetic};
 use wire::plan::{Entry, Op, Plan, Want};
 
 /// Runs of each kind, in turn.
@@ -98,47 +101,26 @@ fn run(stage: &mut dyn Engine) -> Result<[f64; 2], baton_stage::StageError> {
     Ok([prompt, started.elapsed().as_secs_f64() * 1e3 / f64::from(REPLY)])
 }
 
+/// Four layers of the 0.8B's shape, from a file that is gone again.
+fn made() -> Result<Checkpoint, Box<dyn Error>> {
+    let path = std::env::temp_dir().join(format!("baton-pairs-{}.gguf", std::process::id()));
+    let large = synthetic::Qwen35::of_bytes(256 << 20, Format::Q4_0);
+    synthetic::qwen3_5(&path, &synthetic::Qwen35 { layers: 4, ..large })?;
+    let opened = Checkpoint::open(&path);
+    std::fs::remove_file(&path)?;
+    Ok(opened?)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = std::env::args().nth(1).ok_or("pairs: the model's path is needed")?;
-    let checkpoint = Checkpoint::open(Path::new(&path))?;
+    let checkpoint = match std::env::args().nth(1) {
+        Some(path) => Checkpoint::open(Path::new(&path))?,
+        None => made()?,
+    };
     let range = 0..checkpoint.config().layers();
     let config = StageConfig { range, ends: true, kv: KvDtype::F16, loop_mode: false };
-    let shapes = Shapes {
-        chunk_rows_max: ROWS,
-        round_rows_max: ROWS,
-        streams_max: 1,
-        context_max: 1_024,
-        pages: 16,
-    };
     for link in LINKS {
         for split in [Split::Shards, Split::Rows] {
-            let member = |exchange: Local| -> Result<BTreeMap<bool, Vec<[f64; 2]>>, String> {
-                let open = || -> Result<_, Box<dyn Error>> {
-                    let cpu = Arc::new(Cpu::new(1, Isa::Auto, Arith::One)?);
-                    let slow = Box::new(Slow(exchange, link));
-                    let (checkpoint, config) = (&checkpoint, config.clone());
-                    let mut stage = Stage::open_share(cpu, checkpoint, config, split, slow)?;
-                    let mut times: BTreeMap<bool, Vec<[f64; 2]>> = BTreeMap::new();
-                    for run_at in 0..2 * RUNS {
-                        let on = run_at % 2 == 1;
-                        stage.set_prompt_pair(on);
-                        stage.prepare(&shapes)?;
-                        times.entry(on).or_default().push(run(&mut stage)?);
-                    }
-                    Ok(times)
-                };
-                open().map_err(|error| error.to_string())
-            };
-            let times = std::thread::scope(|scope| {
-                let member = &member;
-                let threads = local(2).into_iter().map(|e| scope.spawn(move || member(e)));
-                let threads: Vec<_> = threads.collect();
-                threads
-                    .into_iter()
-                    .map(|thread| thread.join().map_err(|_| "a thread panicked"))
-                    .collect::<Result<Vec<_>, _>>()
-            })?;
-            let times = times.into_iter().next().ok_or("a group has members")??;
+            let times = race(&checkpoint, &config, split, link)?;
             let median = |on: bool, at: usize| {
                 let mut all: Vec<f64> = times[&on].iter().map(|times| times[at]).collect();
                 all.sort_by(f64::total_cmp);
@@ -156,4 +138,45 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Times of prompts and replies, without pairs and with them in turn.
+type Times = BTreeMap<bool, Vec<[f64; 2]>>;
+
+/// The first member's times.
+fn race(
+    checkpoint: &Checkpoint,
+    config: &StageConfig,
+    split: Split,
+    link: Link,
+) -> Result<Times, Box<dyn Error>> {
+    let shapes = Shapes {
+        chunk_rows_max: ROWS,
+        round_rows_max: ROWS,
+        streams_max: 1,
+        context_max: 1_024,
+        pages: 16,
+    };
+    let member = |exchange: Local| -> Result<Times, Box<dyn Error>> {
+        let cpu = Arc::new(Cpu::new(1, Isa::Auto, Arith::One)?);
+        let slow = Box::new(Slow(exchange, link));
+        let mut stage = Stage::open_share(cpu, checkpoint, config.clone(), split, slow)?;
+        let mut times = Times::new();
+        for at in 0..2 * RUNS {
+            let on = at % 2 == 1;
+            stage.set_prompt_pair(on.then_some(PAIR_ROWS_MIN));
+            stage.prepare(&shapes)?;
+            times.entry(on).or_default().push(run(&mut stage)?);
+        }
+        Ok(times)
+    };
+    let member = |exchange| member(exchange).map_err(|error| error.to_string());
+    std::thread::scope(|scope| {
+        let members = local(2).into_iter().map(|exchange| scope.spawn(move || member(exchange)));
+        let members: Vec<_> = members.collect();
+        let mut times = members.into_iter().map(|member| member.join().expect("no panic"));
+        let first = times.next().ok_or("a group has members")??;
+        times.try_for_each(|times| times.map(drop))?;
+        Ok(first)
+    })
 }

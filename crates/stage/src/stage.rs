@@ -18,8 +18,9 @@ use crate::{Chain, Engine, Exchange, Fault, Input, Member, Pick, Shapes, SlotSta
 /// Most rows that pass through the layers at once; a larger round runs in pieces. Bounds the row
 /// buffers, never bits.
 pub const PIECE_ROWS_MAX: usize = 512;
-/// Fewest rows of the second half of a pair.
-pub const PAIR_ROWS_MIN: usize = 32;
+/// Fewest rows of the second half of a pair: as many as kernels take at once, so that two halves
+/// cost what the whole does.
+pub const PAIR_ROWS_MIN: usize = 128;
 /// Most rows that the head takes at once; bounds the logits buffer.
 pub const HEAD_ROWS_MAX: usize = 32;
 /// Most bytes of kept recurrent states of a stage; beyond, keeps are answered as not held.
@@ -56,8 +57,8 @@ pub struct Stage<B> {
     slots: Slots,
     held: Vec<bool>,
     keep_bytes_max: u64,
-    /// Whether prompts of a group go in pairs.
-    prompt_pair: bool,
+    /// Fewest rows of the second half of a pair; `None` where no prompt goes in pairs.
+    prompt_pair: Option<usize>,
     /// Whether this round may: nobody decodes.
     pairs: bool,
     /// Rows of a piece on their way in or out.
@@ -146,7 +147,7 @@ impl<B: Backend> Stage<B> {
             slots: Slots::default(),
             held: Vec::new(),
             keep_bytes_max: KEEP_BYTES_MAX,
-            prompt_pair: count > 1,
+            prompt_pair: (count > 1).then_some(PAIR_ROWS_MIN),
             pairs: false,
             scratch: Vec::new(),
             #[cfg(any(test, feature = "faults"))]
@@ -180,11 +181,11 @@ impl<B: Backend> Stage<B> {
         self.sizes = None;
     }
 
-    /// Whether prompts go in pairs from the next [`Engine::prepare`] on, one half's exchange under
-    /// the other's compute: the same on every member of a group. On unless set; a group of one has
-    /// no pairs.
-    pub fn set_prompt_pair(&mut self, on: bool) {
-        self.prompt_pair = on && self.program.is_shared();
+    /// From the next [`Engine::prepare`] on, the fewest rows of the second half of a prompt's piece
+    /// that goes in a pair, one half's exchange under the other's compute; `None` for no pairs. The
+    /// same on every member of a group. [`PAIR_ROWS_MIN`] unless set; a group of one has no pairs.
+    pub fn set_prompt_pair(&mut self, rows_min: Option<usize>) {
+        self.prompt_pair = rows_min.filter(|_| self.program.is_shared());
         self.sizes = None;
     }
 
@@ -274,7 +275,8 @@ impl<B: Backend> Stage<B> {
 
     fn layers(&mut self, piece: Piece) -> Result<(), StageError> {
         let rows = piece.map.rows.len();
-        if self.pairs && rows / 2 >= PAIR_ROWS_MIN && piece.records.is_empty() {
+        let pairs = self.prompt_pair.is_some_and(|least| rows / 2 >= least.max(1));
+        if self.pairs && pairs && piece.records.is_empty() {
             self.program.begin(piece);
             return Ok(self.program.layers_paired()?);
         }
@@ -330,7 +332,7 @@ impl<B: Backend> Engine for Stage<B> {
 
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
         let sizes = sizes(shapes)?;
-        let twin_rows = if self.prompt_pair { sizes.rows_max / 2 } else { 0 };
+        let twin_rows = self.prompt_pair.map_or(0, |_| sizes.rows_max / 2);
         let sizes = Sizes { keep_bytes_max: self.keep_bytes_max, twin_rows, ..sizes };
         if self.sizes != Some(sizes) {
             self.sizes = None;
@@ -359,8 +361,7 @@ impl<B: Backend> Engine for Stage<B> {
         effects.copies.iter().for_each(|copy| self.program.copy_page(copy.from, copy.to));
         let window = 1..=WINDOW_ROWS_MAX as usize;
         let decodes = |span: &Span| window.contains(&span.rows.len());
-        self.pairs =
-            self.prompt_pair && !self.config.loop_mode && !effects.spans.iter().any(decodes);
+        self.pairs = !self.config.loop_mode && !effects.spans.iter().any(decodes);
         out.clear();
         out.resize(rows * self.hidden, 0.0);
         for piece in pieces(rows, &plan.cuts, PIECE_ROWS_MAX) {
