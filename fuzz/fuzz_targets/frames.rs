@@ -59,6 +59,7 @@ fn understand(frame: &Frame) {
         Kind::Stop => drop(wire::stop::Stop::decode(payload)),
         Kind::Beat => drop(wire::beat::Beat::decode(payload)),
         Kind::Cancel => drop(wire::cancel::Cancel::decode(payload)),
+        Kind::Tally => drop(wire::tally::Tally::decode(payload)),
     }
 }
 

@@ -16,13 +16,14 @@ use wire::hello::{Answer, Hello};
 use wire::layout::Layout;
 use wire::plan::Plan;
 use wire::preamble::{self, Cipher};
+use wire::tally::Tally;
 use wire::ring_check::{Expected, check_ring};
 use wire::stop::Stop;
 
 /// The decoders, as the golden manifest names them; an input's first byte chooses.
-const DECODERS: [&str; 11] = [
+const DECODERS: [&str; 12] = [
     "preamble", "hello", "answer", "control", "plan", "rows", "stop", "beat", "cancel", "call",
-    "report",
+    "report", "tally",
 ];
 
 fuzz_target!(
@@ -46,6 +47,7 @@ fuzz_target!(
             "beat" => same(bytes, Beat::decode, |beat| Ok(beat.encode().to_vec()), |_| {}),
             "call" => call(bytes),
             "report" => same(bytes, Report::decode, |report| Ok(report.encode()), |_| {}),
+            "tally" => same(bytes, Tally::decode, |it| Ok(it.encode().to_vec()), |_| {}),
             _ => same(bytes, Cancel::decode, |cancel| Ok(cancel.encode().to_vec()), |_| {}),
         }
     }

@@ -5,6 +5,10 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::Instant;
 
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
 /// Lines that may come at once.
 const BURST: f64 = 1_000.0;
 /// Lines a second in the long run: at most some tens of MB a day, whatever strangers do.
@@ -17,17 +21,23 @@ pub fn start(filter: &str) {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let log = tracing_subscriber::fmt::layer()
         .with_ansi(io::stderr().is_terminal() && !plain)
         .log_internal_errors(false)
         .with_target(false)
         .compact();
-    if is_bounded {
-        log.with_writer(Mutex::new(Bounded::new(io::stderr()))).init();
+    let log = if is_bounded {
+        log.with_writer(Mutex::new(Bounded::new(io::stderr()))).with_filter(filter).boxed()
     } else {
-        log.with_writer(io::stderr).init();
-    }
+        log.with_writer(io::stderr).with_filter(filter).boxed()
+    };
+    let registry = tracing_subscriber::registry().with(log);
+    #[cfg(feature = "otlp")]
+    let registry = registry.with(crate::otlp::Exporter::from_environment().map(|exporter| {
+        let spans = tracing_subscriber::filter::Targets::new();
+        exporter.with_filter(spans.with_target(ring::span::TARGET, tracing::Level::DEBUG))
+    }));
+    registry.init();
 }
 
 /// Passes on what comes in lines, a line a write, as many as the bounds allow; says how many it

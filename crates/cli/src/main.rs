@@ -22,6 +22,8 @@ mod manifest;
 mod model;
 mod notify;
 mod oracle;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod pages;
 mod plan;
 mod probe;

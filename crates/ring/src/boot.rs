@@ -193,6 +193,11 @@ impl Boot {
         }
     }
 
+    /// Rank 0: what the ranks said of themselves, by rank.
+    pub fn ranks(&self) -> &[Describe] {
+        &self.ranks
+    }
+
     /// The frame that is owed has not come in time.
     pub fn late(&self) -> RingError {
         let (rank, what, waited) = self.due();

@@ -13,6 +13,7 @@ use crate::error::RingError;
 use crate::inbox;
 use crate::join::Join;
 use crate::link::{Inbound, Neighbours};
+use crate::span::Spans;
 use crate::step::{Action, Following, Rows, Want};
 
 /// A follower's facts and its way to its neighbours.
@@ -78,6 +79,7 @@ impl<J: Join> Follower<J> {
         tracing::info!("rank {rank}: connected, epoch {:016x}", links.epoch.0);
         let first = core.joined(links.epoch)?;
         perform(first, core, links, engine)?;
+        let mut spans = Spans::new(rank, links.epoch);
         loop {
             let was_ready = core.is_ready();
             let item = match core.want(start.elapsed()) {
@@ -88,11 +90,13 @@ impl<J: Join> Follower<J> {
                     core.prepared();
                     continue;
                 }
-                Want::Compute(Action::Stage { plan, rows: Rows::Values(rows), .. }) => {
-                    let mut values = Vec::new();
+                Want::Compute(Action::Stage { plan, rows: Rows::Values(rows), round }) => {
+                    let (mut values, since) = (Vec::new(), Instant::now());
                     engine
                         .step(&plan, Input::Rows(&rows), &mut values)
                         .map_err(|error| RingError::Stage { rank, error })?;
+                    links.computed(since.elapsed());
+                    spans.round(round, &plan, since.elapsed(), |_| None);
                     let actions = core.computed(values, engine.held().to_vec())?;
                     perform(actions, core, links, engine)?;
                     continue;

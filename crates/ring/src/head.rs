@@ -1,11 +1,14 @@
 //! Rank 0's side as the server sees it: a handle that submits requests and hears tokens.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
+use std::time::Duration;
 
 use sched::{Event, Refusal, Request, RequestId};
 use tokio::sync::watch;
+pub use wire::tally::Tally;
 
 use crate::link::Waker;
 
@@ -54,6 +57,17 @@ pub enum Command {
     Drain,
 }
 
+/// A rank, as it described itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its layers.
+    pub layers: Range<u32>,
+    /// `cpu`, `cuda`.
+    pub backend: String,
+    /// Its device, for people.
+    pub device: String,
+}
+
 /// Counters and facts of the ring, for /health, metrics and replies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -83,6 +97,13 @@ pub struct Facts {
     pub computed_ms: u64,
     /// Milliseconds in which there was work in the ring.
     pub at_work_ms: u64,
+    /// The ranks, in order; none before the first boot is done.
+    pub seats: Arc<[Seat]>,
+    /// The newest tally of each rank that there is one of, by rank: at most a second old while
+    /// rounds go on. Its counts are of this epoch.
+    pub tallies: Vec<Tally>,
+    /// Rounds that carried rows, and how long from rank 0's start of them to their end in all.
+    pub trips: (u64, Duration),
 }
 
 impl Facts {
@@ -151,10 +172,14 @@ struct Commands {
 impl Commands {
     fn send(&self, command: Command) -> Result<(), mpsc::SendError<Command>> {
         self.sender.send(command)?;
+        self.wake();
+        Ok(())
+    }
+
+    fn wake(&self) {
         if let Some(waker) = &*locked(self.shared.waker.lock()) {
             waker.wake();
         }
-        Ok(())
     }
 }
 
@@ -285,6 +310,11 @@ impl Handle {
         let reply = Reply { id, events, commands: self.commands.clone() };
         verdict.await.map_err(|_| stopped())??;
         Ok(reply)
+    }
+
+    /// Has rank 0 look whether there is something to compute, also where it waits.
+    pub fn wake(&self) {
+        self.commands.wake();
     }
 
     /// The ring's state now.

@@ -2,6 +2,7 @@
 //! the requests.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,13 @@ use crate::boot::{BootTimes, Terms};
 use crate::canary::Canary;
 use crate::carry::{Carry, Owners};
 use crate::error::RingError;
-use crate::head::{Command, Driver, Facts, RingState};
+use crate::head::{Command, Driver, Facts, RingState, Seat, Tally};
 use crate::inbox;
 use crate::join::Join;
 use crate::link::Neighbours;
+use crate::span::Spans;
 use crate::step::{self, Action, Asked, Leading, Now, Rows, Stepped, Want};
+use crate::tally::{TALLY_EVERY, resident_bytes};
 
 /// Rank 0's facts and its way to its neighbours.
 pub struct Leader<J> {
@@ -66,8 +69,16 @@ struct Desk<'a, J> {
     asked: HashMap<RequestId, Owner>,
     /// How long the device has computed, and how long there was work in the ring.
     computed: Duration,
+    /// What of it was before this epoch.
+    computed_before: Duration,
     at_work: Duration,
     start: Instant,
+    /// The ranks of this epoch.
+    seats: Arc<[Seat]>,
+    /// Bytes that this process had in memory, and when.
+    memory: Option<(Instant, u64)>,
+    /// Of this epoch's streams.
+    spans: Spans,
 }
 
 /// How a new request's owner hears its verdict, and what follows.
@@ -108,8 +119,12 @@ impl<J: Join> Leader<J> {
             owners: Owners::new(),
             asked: HashMap::new(),
             computed: Duration::ZERO,
+            computed_before: Duration::ZERO,
             at_work: Duration::ZERO,
             start: Instant::now(),
+            seats: Arc::default(),
+            memory: None,
+            spans: Spans::default(),
         };
         desk.run();
     }
@@ -182,7 +197,12 @@ impl<J: Join> Desk<'_, J> {
                 self.publish();
                 let since = self.now();
                 self.compute(&work)?;
-                self.computed += self.now().saturating_sub(since);
+                let time = self.now().saturating_sub(since);
+                self.computed += time;
+                self.links().computed(time);
+                if let (Action::Stage { round, plan, .. }, Some(lead)) = (&work, self.core.lead()) {
+                    self.spans.round(*round, plan, time, |stream| lead.sched.request(stream));
+                }
                 Ok(Vec::new())
             }
             Want::Carried => {
@@ -212,6 +232,8 @@ impl<J: Join> Desk<'_, J> {
         let epoch = links.epoch;
         self.leader.driver.wake_through(links.waker.clone());
         self.links = Some(links);
+        self.computed_before = self.computed;
+        self.spans = Spans::new(Rank(0), epoch);
         self.core.joined(epoch)
     }
 
@@ -299,6 +321,7 @@ impl<J: Join> Desk<'_, J> {
             }
             Action::State(state) => {
                 if state == RingState::Ready {
+                    self.seats = self.core.ranks().iter().map(seat).collect();
                     tracing::info!("rank 0: ready, layout {}", self.leader.layout);
                     self.publish();
                 }
@@ -335,7 +358,27 @@ impl<J: Join> Desk<'_, J> {
         }
     }
 
-    fn publish(&self) {
+    /// What the ranks have done, rank 0 as of now.
+    fn tallies(&mut self) -> Vec<Tally> {
+        let Some(links) = &self.links else { return Vec::new() };
+        let mut tallies = links.tallies();
+        if tallies.first().is_none_or(|first| first.origin != Rank(0)) {
+            let now = Instant::now();
+            if self.memory.is_none_or(|(at, _)| now.duration_since(at) > TALLY_EVERY) {
+                self.memory = Some((now, resident_bytes()));
+            }
+            let memory_bytes = self.memory.map_or(0, |(_, bytes)| bytes);
+            let own = Tally { epoch: links.epoch, memory_bytes, ..Tally::default() };
+            tallies.insert(0, own);
+        }
+        let computed = self.computed.saturating_sub(self.computed_before);
+        tallies[0].done = self.core.lead().map_or(0, |lead| lead.landed());
+        tallies[0].computed_us = computed.as_micros() as u64;
+        tallies
+    }
+
+    fn publish(&mut self) {
+        let tallies = self.tallies();
         let (Some(lead), Some(pages)) = (self.core.lead(), self.core.pages()) else { return };
         self.leader.driver.set_facts(Facts {
             layout: self.leader.layout.to_string(),
@@ -351,8 +394,16 @@ impl<J: Join> Desk<'_, J> {
             at_work_ms: self.at_work.as_millis() as u64,
             pages_kept: lead.sched.pages_kept(),
             keeps: lead.sched.keeps(),
+            seats: self.seats.clone(),
+            tallies,
+            trips: lead.trips(),
         });
     }
+}
+
+fn seat(rank: &Describe) -> Seat {
+    let (backend, device) = (rank.backend.clone(), rank.device.clone());
+    Seat { layers: rank.range.clone(), backend, device }
 }
 
 /// Has the draft head do its jobs; it draws as each stream does.

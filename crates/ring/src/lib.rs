@@ -19,5 +19,7 @@ pub mod lead;
 pub mod link;
 pub mod memory;
 pub mod session;
+pub mod span;
 pub mod step;
+mod tally;
 pub mod tcp;

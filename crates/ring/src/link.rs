@@ -5,11 +5,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arith::base::{Epoch, Rank, Round};
 use wire::beat::Beat;
 use wire::frame::{Frame, Kind};
 use wire::stop::Stop;
+use wire::tally::Tally;
 
 pub(crate) mod bell;
 pub(crate) mod door;
@@ -59,6 +61,21 @@ impl Neighbours {
     pub fn set_progress(&self, round: Round, done: u64) {
         if let Port::Tcp(live, _) = &self.outbound.0.port {
             live.set_progress(round, done);
+        }
+    }
+
+    /// Counts time in which this rank's device computed, for its tallies.
+    pub fn computed(&self, time: Duration) {
+        if let Port::Tcp(live, _) = &self.outbound.0.port {
+            live.computed(time);
+        }
+    }
+
+    /// The newest tally of each rank that sent one, by rank; at rank 0 alone.
+    pub fn tallies(&self) -> Vec<Tally> {
+        match &self.outbound.0.port {
+            Port::Tcp(live, _) => live.tallies(),
+            Port::Memory(_) => Vec::new(),
         }
     }
 

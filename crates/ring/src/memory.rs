@@ -72,7 +72,7 @@ impl End {
             match place.relay(&frame)? {
                 Relay::Deliver { onward: true } => self.deliver(to, frame.clone())?,
                 Relay::Deliver { onward: false } => return self.deliver(to, frame),
-                Relay::Drop | Relay::Beat(_) => return Ok(()),
+                Relay::Drop | Relay::Beat(_) | Relay::Tally { .. } => return Ok(()),
             }
             to = place.next();
         }

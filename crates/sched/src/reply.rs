@@ -214,6 +214,11 @@ impl Reply {
         None
     }
 
+    /// Whether its grammar lets it ride in the next round.
+    pub fn may_ride(&self) -> bool {
+        self.chooser.may_ride()
+    }
+
     /// Whether tokens may be guessed ahead.
     pub fn drafts(&self) -> bool {
         self.request.draft

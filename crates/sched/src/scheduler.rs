@@ -364,6 +364,14 @@ impl Scheduler {
         self.queue.len() as u32
     }
 
+    /// Whose a running stream is.
+    pub fn request(&self, id: StreamId) -> Option<RequestId> {
+        match self.slots.get(id.0 as usize)? {
+            Slot::Live(stream) => Some(stream.reply.id),
+            _ => None,
+        }
+    }
+
     /// KV pages that running streams hold.
     pub fn pages_used(&self) -> u32 {
         self.ledger.used() - self.ledger.idle()

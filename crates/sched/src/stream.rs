@@ -85,9 +85,10 @@ impl Stream {
         self.state.first + self.kept
     }
 
-    /// Whether its next window's first token is known, and its drafts are made.
+    /// Whether its next window's first token is known, its drafts are made, and no slow grammar of
+    /// its own would make others wait.
     pub fn is_ready(&self) -> bool {
-        !self.in_prompt() && self.left() > 0 && !self.guesses.awaited
+        !self.in_prompt() && self.left() > 0 && !self.guesses.awaited && self.reply.may_ride()
     }
 
     /// Rows of the next decode window: the known token and the drafts for which there is room.

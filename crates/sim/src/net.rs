@@ -267,7 +267,7 @@ impl World {
                 });
                 self.deliver(end, Inbound::Frame(frame))
             }
-            Ok(Relay::Beat(_) | Relay::Drop) => Ok(()),
+            Ok(Relay::Beat(_) | Relay::Tally { .. } | Relay::Drop) => Ok(()),
             Err(error) => {
                 self.fail(end, error.into());
                 Ok(())

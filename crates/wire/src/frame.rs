@@ -10,6 +10,7 @@ use crate::limit::{
     CONTROL_BYTES_MAX, HEADER_BYTES, PART_BYTES_MAX, PLAN_BYTES_MAX, REASON_BYTES_MAX, VERSION,
 };
 use crate::stop::Stop;
+use crate::tally::{TALLY_BYTES, Tally};
 
 pub use crate::reader::Reader;
 
@@ -33,6 +34,8 @@ pub enum Kind {
     Beat = 5,
     /// A stream was given up; overtakes plans and rows.
     Cancel = 6,
+    /// What a rank says of its work.
+    Tally = 7,
 }
 
 impl Kind {
@@ -45,12 +48,13 @@ impl Kind {
             Self::Stop => 4 + REASON_BYTES_MAX,
             Self::Beat => BEAT_BYTES,
             Self::Cancel => CANCEL_BYTES,
+            Self::Tally => TALLY_BYTES,
         }
     }
 
     /// Whether a frame of this kind may come between the parts of a rows frame.
     pub fn overtakes(self) -> bool {
-        matches!(self, Self::Stop | Self::Beat | Self::Cancel)
+        matches!(self, Self::Stop | Self::Beat | Self::Cancel | Self::Tally)
     }
 
     /// Whether frames of this kind belong to a round; all others carry round 0.
@@ -110,7 +114,8 @@ impl Header {
             4 => Kind::Stop,
             5 => Kind::Beat,
             6 => Kind::Cancel,
-            other => return Err(WireError::OtherKind(take.fault("kind", "1..6", other))),
+            7 => Kind::Tally,
+            other => return Err(WireError::OtherKind(take.fault("kind", "1..7", other))),
         };
         let round = Round(take.u64("round")?);
         let rows = take.u32("rows")?;
@@ -196,6 +201,11 @@ impl Frame {
     /// A cancel's frame.
     pub fn cancel(cancel: &Cancel) -> Self {
         Self { kind: Kind::Cancel, round: Round(0), rows: 0, payload: cancel.encode().into() }
+    }
+
+    /// A tally's frame.
+    pub fn tally(tally: &Tally) -> Self {
+        Self { kind: Kind::Tally, round: Round(0), rows: 0, payload: tally.encode().into() }
     }
 }
 

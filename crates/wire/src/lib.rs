@@ -29,5 +29,6 @@ pub mod ring_check;
 pub mod rows;
 pub mod slot;
 pub mod stop;
+pub mod tally;
 
 pub use error::{Fault, WireError};

@@ -42,4 +42,5 @@ mod strangers;
 mod surface;
 mod table;
 mod turn;
+mod vitals;
 mod weather;

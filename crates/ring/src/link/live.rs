@@ -1,21 +1,24 @@
 //! One epoch's links over sockets, shared by the compute side and the link tasks.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arith::base::Round;
+use arith::base::{Rank, Round};
 use tokio::sync::watch;
 use wire::beat::Beat;
 use wire::frame::{Frame, Writer};
+use wire::tally::Tally;
 
 use super::bell::Bell;
 use super::queue::{Full, Queue};
 use super::relay::Place;
 use super::{INBOUND_FRAMES_MAX, Inbound, LinkError, Waker};
 use crate::inbox::Post;
+use crate::tally::resident_bytes;
 
 /// How far an epoch's links are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +42,12 @@ pub(crate) struct Live {
     beat: Mutex<Option<Beat>>,
     round: AtomicU64,
     done: AtomicU64,
+    computed_us: AtomicU64,
+    sent_bytes: AtomicU64,
+    /// Rounds that the last tally of this rank counted.
+    told: AtomicU64,
+    /// At rank 0 the newest of each rank.
+    tallies: Mutex<BTreeMap<Rank, Tally>>,
     rows_bytes_max: AtomicUsize,
 }
 
@@ -59,6 +68,10 @@ impl Live {
             beat: Mutex::default(),
             round: AtomicU64::new(0),
             done: AtomicU64::new(0),
+            computed_us: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            tallies: Mutex::default(),
             rows_bytes_max: AtomicUsize::new(0),
         };
         (live, inbound)
@@ -137,6 +150,47 @@ impl Live {
             round: Round(self.round.load(Ordering::Relaxed)),
             done: self.done.load(Ordering::Relaxed),
         }
+    }
+
+    /// The device computed for so long.
+    pub(crate) fn computed(&self, time: Duration) {
+        self.computed_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// So many bytes went to the rank after.
+    pub(crate) fn wrote(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Whether rounds were done since this rank's last tally.
+    pub(crate) fn has_news(&self) -> bool {
+        self.done.load(Ordering::Relaxed) != self.told.load(Ordering::Relaxed)
+    }
+
+    /// This rank's tally now.
+    pub(crate) fn own_tally(&self, link_us: u32) -> Tally {
+        let done = self.done.load(Ordering::Relaxed);
+        self.told.store(done, Ordering::Relaxed);
+        Tally {
+            origin: self.place.rank,
+            link_us,
+            epoch: self.place.epoch,
+            done,
+            computed_us: self.computed_us.load(Ordering::Relaxed),
+            sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
+            memory_bytes: resident_bytes(),
+        }
+    }
+
+    /// Keeps a tally for rank 0's compute side, which shows it with its own next facts.
+    pub(crate) fn keep(&self, tally: Tally) {
+        locked(&self.tallies).insert(tally.origin, tally);
+        self.waker().wake();
+    }
+
+    /// The newest tally of each rank that sent one, by rank.
+    pub(crate) fn tallies(&self) -> Vec<Tally> {
+        locked(&self.tallies).values().copied().collect()
     }
 
     pub(crate) fn hear(&self, beat: Beat) {

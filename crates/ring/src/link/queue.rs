@@ -42,14 +42,14 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// Queues a frame of `bytes` payload bytes, for whoever writes next; waits for space until
-    /// `deadline`. Urgent frames never wait: one too many is dropped if it is a cancel, which is a
-    /// hint, and goes in front if it is a stop.
+    /// `deadline`. Urgent frames never wait: one too many is dropped if it is a cancel or a
+    /// tally, which are hints, and goes in front if it is a stop.
     pub(crate) fn push(&self, frame: Writer, bytes: usize, deadline: Duration) -> Result<(), Full> {
         let mut state = self.lock();
         if state.closed {
             return Err(Full::Closed);
         }
-        if matches!(frame.kind(), Kind::Stop | Kind::Cancel) {
+        if matches!(frame.kind(), Kind::Stop | Kind::Cancel | Kind::Tally) {
             push_urgent(&mut state, frame);
         } else {
             let until = Instant::now() + deadline;

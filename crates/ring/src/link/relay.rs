@@ -6,6 +6,7 @@ use wire::beat::Beat;
 use wire::cancel::Cancel;
 use wire::frame::{Frame, Kind};
 use wire::stop::Stop;
+use wire::tally::Tally;
 use wire::{Fault, WireError};
 
 /// Where a rank stands.
@@ -29,6 +30,13 @@ pub enum Relay {
     },
     /// It was for the I/O side.
     Beat(Beat),
+    /// The same; it goes on to the rank after if `onward`.
+    Tally {
+        /// What it says.
+        tally: Tally,
+        /// This is not rank 0.
+        onward: bool,
+    },
     /// It is of another epoch, or has been everywhere.
     Drop,
 }
@@ -47,11 +55,12 @@ impl Place {
     /// Decides about a frame of the rank before.
     ///
     /// # Errors
-    /// A stop, beat or cancel that breaks the protocol.
+    /// A stop, beat, cancel or tally that breaks the protocol.
     pub fn relay(self, frame: &Frame) -> Result<Relay, WireError> {
         let decided = match frame.kind {
             Kind::Control | Kind::Plan | Kind::Rows => Ok(Relay::Deliver { onward: false }),
             Kind::Beat => self.beat(Beat::decode(&frame.payload)?),
+            Kind::Tally => self.tally(Tally::decode(&frame.payload)?),
             Kind::Stop => self.pass(Stop::decode(&frame.payload)?.origin),
             Kind::Cancel => {
                 let cancel = Cancel::decode(&frame.payload)?;
@@ -70,6 +79,20 @@ impl Place {
             return Ok(Relay::Drop);
         }
         Ok(Relay::Deliver { onward: origin != self.next() })
+    }
+
+    /// Tallies go up to rank 0, so none comes back to its origin.
+    fn tally(self, tally: Tally) -> Result<Relay, WireError> {
+        if tally.epoch != self.epoch {
+            return Ok(Relay::Drop);
+        }
+        let origin = tally.origin;
+        let before = if self.rank == Rank(0) { self.world } else { self.rank.0 };
+        if !(1..before).contains(&origin.0) {
+            let expected = format!("1 to {}", before.saturating_sub(1));
+            return Err(WireError::BadRank(Fault::new("tally.origin", expected, origin)));
+        }
+        Ok(Relay::Tally { tally, onward: self.rank != Rank(0) })
     }
 
     fn beat(self, beat: Beat) -> Result<Relay, WireError> {
@@ -100,6 +123,24 @@ mod tests {
         assert_eq!(relay(1, 2), Some(Relay::Deliver { onward: false }));
         assert_eq!(relay(2, 2), Some(Relay::Drop), "it has been everywhere");
         assert_eq!(relay(1, world), None, "a rank that is not there");
+    }
+
+    #[test]
+    fn a_report_goes_up_to_rank_0_and_comes_from_a_rank_before() {
+        let relay = |rank, origin, epoch| {
+            let place = Place { rank: Rank(rank), world: 3, epoch: Epoch(1) };
+            let tally = Tally { origin: Rank(origin), epoch: Epoch(epoch), ..Tally::default() };
+            let relayed = place.relay(&Frame::tally(&tally)).map_err(|e| e.code())?;
+            Ok(match relayed {
+                Relay::Tally { onward, .. } => Some(onward),
+                _ => None,
+            })
+        };
+        assert_eq!((relay(2, 1, 1), relay(0, 2, 1)), (Ok(Some(true)), Ok(Some(false))));
+        assert_eq!(relay(0, 1, 2), Ok(None), "another epoch's");
+        for (rank, origin) in [(1, 1), (2, 2), (0, 3), (0, 0), (1, 2)] {
+            assert_eq!(relay(rank, origin, 1), Err("BadRank"), "{origin} at {rank}");
+        }
     }
 
     #[test]

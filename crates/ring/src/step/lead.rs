@@ -47,6 +47,8 @@ pub struct Lead {
     /// When a round came back last.
     came: Option<Now>,
     landed: u64,
+    /// Rounds with rows that came back, and what they took in all.
+    trips: (u64, Duration),
     slowest: Duration,
 }
 
@@ -99,6 +101,7 @@ impl Lead {
             timing,
             came: None,
             landed: 0,
+            trips: (0, Duration::ZERO),
             slowest: Duration::ZERO,
         }
     }
@@ -128,6 +131,11 @@ impl Lead {
     /// Rounds that came back.
     pub fn landed(&self) -> u64 {
         self.landed
+    }
+
+    /// Rounds with rows that came back, and what they took in all, from their start on rank 0.
+    pub fn trips(&self) -> (u64, Duration) {
+        self.trips
     }
 
     /// Whether nothing waits, runs or flies.
@@ -276,6 +284,9 @@ impl Lead {
         let taken = now.saturating_sub(flight.since);
         self.slowest = self.slowest.max(taken);
         let rows = flight.round.plan.rows();
+        if rows > 0 {
+            self.trips = (self.trips.0 + 1, self.trips.1 + taken);
+        }
         if is_window && rows > 0 {
             self.sched.prices().round(rows as u32, nanos(taken));
         }

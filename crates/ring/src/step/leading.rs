@@ -78,6 +78,7 @@ struct Epochal {
     turns: Turns,
     stage: Stage,
     pages: u32,
+    ranks: Vec<Describe>,
     /// Some reply got a token.
     progressed: bool,
 }
@@ -143,6 +144,14 @@ impl Leading {
         match &self.phase {
             Phase::Rounds(rounds) => Some(rounds.pages),
             _ => None,
+        }
+    }
+
+    /// What the ranks said of themselves, after the boot.
+    pub fn ranks(&self) -> &[Describe] {
+        match &self.phase {
+            Phase::Rounds(rounds) => &rounds.ranks,
+            _ => &[],
         }
     }
 
@@ -236,8 +245,8 @@ impl Leading {
                 };
                 let mut actions = boot.frame(frame)?;
                 if let Some(agree) = boot.agreed().cloned() {
-                    let epoch = *epoch;
-                    actions.extend(self.booted(epoch, &agree)?);
+                    let (epoch, ranks) = (*epoch, boot.ranks().to_vec());
+                    actions.extend(self.booted(epoch, &agree, ranks)?);
                 }
                 Ok(actions)
             }
@@ -337,7 +346,7 @@ impl Leading {
         actions
     }
 
-    fn booted(&mut self, epoch: Epoch, agree: &Agree) -> Stepped {
+    fn booted(&mut self, epoch: Epoch, agree: &Agree, ranks: Vec<Describe>) -> Stepped {
         let Facts { hidden, vocab, queue_max, drafters, caching, .. } = self.facts;
         let ring = Ring { world: self.facts.own.world, epoch, hidden, vocab };
         let mut lead = Lead::new(ring, agree, queue_max);
@@ -350,7 +359,8 @@ impl Leading {
         turns.fly(first)?;
         let stage = Stage::Proving(Box::new(proof));
         let pages = agree.shapes.pages;
-        self.phase = Phase::Rounds(Box::new(Epochal { turns, stage, pages, progressed: false }));
+        let rounds = Epochal { turns, stage, pages, ranks, progressed: false };
+        self.phase = Phase::Rounds(Box::new(rounds));
         Ok(vec![self.booting("the canary is on its way")])
     }
 

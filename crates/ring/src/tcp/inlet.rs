@@ -208,6 +208,8 @@ fn take_in(
     for frame in whole {
         match live.place.relay(&frame)? {
             Relay::Beat(beat) => live.hear(beat),
+            Relay::Tally { tally, onward: false } => live.keep(tally),
+            Relay::Tally { onward: true, .. } => live.send(frame)?,
             Relay::Drop => {}
             Relay::Deliver { onward } => {
                 if onward {

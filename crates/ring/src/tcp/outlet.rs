@@ -146,6 +146,7 @@ impl Sending {
             match stream.try_write(&self.out[self.at..]) {
                 Ok(bytes) => {
                     self.at += bytes;
+                    live.wrote(bytes);
                     self.sent = Instant::now();
                     self.progress = self.sent;
                 }

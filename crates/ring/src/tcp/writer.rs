@@ -9,11 +9,13 @@ use arith::base::Rank;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use wire::frame::Frame;
 
 use super::config::Times;
 use super::outlet::{Outlet, Wrote};
 use crate::link::LinkError;
 use crate::link::live::{Live, Phase, until};
+use crate::tally::{TALLY_EVERY, link_us};
 
 /// What a link that is over may still take to write what is begun and a last stop.
 const GRACE: Duration = Duration::from_millis(300);
@@ -27,11 +29,14 @@ pub(super) struct Writer {
     phase: watch::Receiver<Phase>,
     to: Rank,
     times: Times,
+    /// When this rank last told what it did.
+    told: Instant,
 }
 
 impl Writer {
     pub(super) fn new(outlet: Arc<Outlet>, live: Arc<Live>, times: Times) -> Self {
-        Self { outlet, phase: live.phase(), to: live.place.next(), live, times }
+        let (phase, to, told) = (live.phase(), live.place.next(), Instant::now());
+        Self { outlet, phase, to, live, times, told }
     }
 
     /// Writes until the link ends, then ends the epoch.
@@ -72,10 +77,27 @@ impl Writer {
                 ready.map_err(|error| self.closed(&error))?;
                 self.listen_back(stream)
             }
+            () = sleep_until(self.told + TALLY_EVERY), if self.live.has_news() => {
+                self.tell(stream);
+                Ok(())
+            }
             () = sleep_until(sent + self.times.beat) => {
                 // The compute side may have sent something since.
                 if self.outlet.sent() == sent { Ok(self.outlet.beat(&self.live)?) } else { Ok(()) }
             }
+        }
+    }
+
+    /// Says what this rank did. The compute side writes rounds without a word, so that this side may
+    /// come to it with the next beat only.
+    fn tell(&mut self, stream: &TcpStream) {
+        self.told = Instant::now();
+        let tally = self.live.own_tally(link_us(stream));
+        if self.live.place.rank == Rank(0) {
+            self.live.keep(tally);
+        } else {
+            // A queue that is closed says so by itself.
+            let _ = self.live.send(Frame::tally(&tally));
         }
     }
 

@@ -116,7 +116,13 @@ fn a_frame_that_the_reader_would_refuse_is_not_sent() {
 fn beats_keep_an_idle_ring_alive_and_tell_progress() {
     let ring = ring_of(3, |c| c.times.silent = Duration::from_millis(900));
     let links = join_all(&ring, 1);
+    links[1].computed(Duration::from_millis(3));
     links[1].set_progress(Round(5), 4);
+    assert_eq!(next(&links[0]), Inbound::Poke);
+    let [tally] = links[0].tallies()[..] else { panic!("{:?}", links[0].tallies()) };
+    assert_eq!((tally.origin, tally.done, tally.computed_us), (Rank(1), 4, 3000));
+    assert!(tally.sent_bytes > 0 && tally.memory_bytes > 0, "{tally:?}");
+    // Nothing new is told of: a ring that waits has nothing to say.
     nothing(&links[0], Duration::from_millis(2500));
     let beat = Beat { rank: Rank(1), epoch: Epoch(1), round: Round(5), done: 4 };
     assert_eq!(links[2].last_beat(), Some(beat));

@@ -119,6 +119,11 @@ impl Chooser {
         Chosen::Token(id, count.map(|count| Box::new(Logprobs::of(logits, id, count))))
     }
 
+    /// Whether its grammar lets the reply ride in the next round.
+    pub fn may_ride(&self) -> bool {
+        self.mask.as_ref().is_none_or(|mask| mask.may_ride())
+    }
+
     /// Takes the token that was drawn into the reply.
     pub fn push(&mut self, id: u32) {
         if self.guide.penalties != Penalties::NONE {

@@ -26,4 +26,9 @@ pub trait Mask: Debug + Send {
     fn cut(&mut self, logits: &mut [f32]) -> Verdict;
     /// The token that was drawn; a stop token is not told.
     fn push(&mut self, id: u32);
+    /// Whether the reply may ride in the next round. A mask whose [`Mask::cut`] has made others
+    /// wait says no until it would not; whoever made it has the scheduler asked again then.
+    fn may_ride(&self) -> bool {
+        true
+    }
 }

@@ -10,4 +10,5 @@ mod guesses;
 mod kept;
 mod model;
 mod pace;
+mod patient;
 mod world;

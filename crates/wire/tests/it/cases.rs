@@ -6,8 +6,9 @@ use wire::cancel::Cancel;
 use wire::hello::{Answer, Encryption, Hello, Refusal, RefusalCode, Role};
 use wire::preamble::{self, Cipher};
 use wire::stop::Stop;
+use wire::tally::Tally;
 
-use crate::cases_frame::{beat, rows_frame};
+use crate::cases_frame::{beat, rows_frame, tally};
 
 /// One golden file.
 pub struct Case {
@@ -101,6 +102,7 @@ pub fn all() -> Vec<Case> {
         beats(),
         cancels(),
         crate::cases_group::all(),
+        tallies(),
     ];
     groups.into_iter().flatten().collect()
 }
@@ -235,6 +237,16 @@ fn beats() -> Vec<Case> {
         bad_reserved | BadReserved | byte 4 is 1 | 4 | 01
     ",
     );
+    cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
+    cases.bad("trailing", "Trailing", "one byte too many", grow(&good, &[0]));
+    cases.list
+}
+
+fn tallies() -> Vec<Case> {
+    let mut cases = Cases::of("tally");
+    let good = cases.good("busy", "rank 2 has done 8 rounds", tally().encode());
+    let none = Tally { origin: Rank(1), ..Tally::default() };
+    cases.good("none", "rank 1 has done and knows nothing", none.encode());
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
     cases.bad("trailing", "Trailing", "one byte too many", grow(&good, &[0]));
     cases.list

@@ -7,6 +7,7 @@ use wire::frame::{Frame, Header, Kind};
 use wire::plan::Plan;
 use wire::rows;
 use wire::stop::Stop;
+use wire::tally::Tally;
 
 use crate::cases::{Case, Cases, cut, poke};
 use crate::kind::written;
@@ -18,6 +19,18 @@ pub fn all() -> Vec<Case> {
 
 pub fn beat() -> Beat {
     Beat { rank: Rank(1), epoch: Epoch(7), round: Round(9), done: 8 }
+}
+
+pub fn tally() -> Tally {
+    Tally {
+        origin: Rank(2),
+        link_us: 180,
+        epoch: Epoch(7),
+        done: 8,
+        computed_us: 1_500_000,
+        sent_bytes: 65_536,
+        memory_bytes: 1 << 30,
+    }
 }
 
 pub fn rows_frame(round: u64) -> Frame {
@@ -39,6 +52,7 @@ fn frames() -> Vec<Case> {
     cases.good("stop", "a stop of rank 2", written(Frame::stop(&stop)));
     cases.good("beat", "a beat of rank 1", written(Frame::beat(&beat())));
     cases.good("cancel", "stream 5 was given up", written(Frame::cancel(&cancel)));
+    cases.good("tally", "what rank 2 has done", written(Frame::tally(&tally())));
     let both = [written(Frame::plan(Round(4), plan)), written(rows_frame(4))].concat();
     cases.good("plan_and_rows", "a round: its plan, then its rows", both);
     cases.good("none", "a link that carried nothing", []);
@@ -55,7 +69,7 @@ fn bad_headers() -> Vec<Case> {
         "
         other_version | OtherVersion | version 2                  | 4  | 02
         kind_0        | OtherKind    | kind 0                     | 6  | 00
-        kind_7        | OtherKind    | kind 7                     | 6  | 07
+        kind_8        | OtherKind    | kind 8                     | 6  | 08
         plan_round_0  | OutOfTurn    | plans belong to a round    | 8  | 00
         plan_rows     | OtherRows    | a plan has no rows         | 16 | 01
         plan_more     | BadFlags     | only rows come in parts    | 20 | 01

@@ -10,15 +10,16 @@ use wire::hello::{Answer, Hello};
 use wire::plan::Plan;
 use wire::preamble::{self, Cipher};
 use wire::stop::Stop;
+use wire::tally::Tally;
 use wire::{WireError, rows};
 
 /// The receiver's buffer in golden files and properties.
 pub const ROWS_BYTES_MAX: usize = 4096;
 
 /// Every decoder that takes any bytes.
-pub const KINDS: [&str; 12] = [
+pub const KINDS: [&str; 13] = [
     "hello", "answer", "frame", "control", "plan", "rows", "stop", "beat", "cancel", "piece",
-    "call", "report",
+    "call", "report", "tally",
 ];
 
 /// Decodes and encodes again; `None` where the encoder may choose other parts.
@@ -40,6 +41,7 @@ pub fn recode(kind: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, WireError> {
         "piece" => crate::cases_group::written(&Piece::decode(bytes)?),
         "call" => Call::decode(bytes)?.encode()?,
         "report" => Report::decode(bytes)?.encode(),
+        "tally" => Tally::decode(bytes)?.encode().to_vec(),
         "frame" => frames(bytes)?.into_iter().flat_map(written).collect(),
         "parts" => {
             frames(bytes)?;

@@ -16,6 +16,7 @@ use wire::hello::{Answer, Encryption, Hello, Refusal, RefusalCode, Role};
 use wire::plan::{Entry, Keep, KeepOp, Mode, Op, Plan, ROOT, Want};
 use wire::rows;
 use wire::stop::Stop;
+use wire::tally::Tally;
 
 prop_compose! {
     pub fn hello()(
@@ -62,6 +63,18 @@ pub fn beat() -> impl Strategy<Value = Beat> {
         epoch: Epoch(epoch),
         round: Round(round),
         done,
+    })
+}
+
+pub fn tally() -> impl Strategy<Value = Tally> {
+    any::<(u32, u32, [u64; 5])>().prop_map(|(origin, link_us, words)| Tally {
+        origin: Rank(origin),
+        link_us,
+        epoch: Epoch(words[0]),
+        done: words[1],
+        computed_us: words[2],
+        sent_bytes: words[3],
+        memory_bytes: words[4],
     })
 }
 
@@ -232,6 +245,7 @@ pub fn frame() -> impl Strategy<Value = Frame> {
         stop().prop_map(|stop| Frame::stop(&stop)),
         beat().prop_map(|beat| Frame::beat(&beat)),
         cancel().prop_map(|cancel| Frame::cancel(&cancel)),
+        tally().prop_map(|tally| Frame::tally(&tally)),
     ]
 }
 
@@ -262,6 +276,7 @@ pub fn valid() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
         plan().prop_map(|plan| ("plan", plan.encode().unwrap())),
         beat().prop_map(|beat| ("beat", beat.encode().to_vec())),
         cancel().prop_map(|cancel| ("cancel", cancel.encode().to_vec())),
+        tally().prop_map(|tally| ("tally", tally.encode().to_vec())),
         stop().prop_map(|stop| ("stop", stop.encode())),
         call().prop_map(|call| ("call", call.encode().unwrap())),
         vec(frame(), 1..4).prop_map(|frames| {

@@ -12,6 +12,7 @@ use wire::limit::PART_BYTES_MAX;
 use wire::plan::Plan;
 use wire::rows;
 use wire::stop::Stop;
+use wire::tally::Tally;
 
 use crate::kind::{ROWS_BYTES_MAX, written};
 use crate::random;
@@ -29,6 +30,7 @@ proptest! {
         beat in random::beat(),
         cancel in random::cancel(),
         call in random::call(),
+        tally in random::tally(),
     ) {
         prop_assert_eq!(Hello::decode(&hello.encode().unwrap()), Ok(hello));
         prop_assert_eq!(Answer::decode(&answer.encode().unwrap()), Ok(answer));
@@ -40,6 +42,7 @@ proptest! {
         prop_assert_eq!(Beat::decode(&beat.encode()), Ok(beat));
         prop_assert_eq!(Cancel::decode(&cancel.encode()), Ok(cancel));
         prop_assert_eq!(Call::decode(&call.encode().unwrap()), Ok(call));
+        prop_assert_eq!(Tally::decode(&tally.encode()), Ok(tally));
     }
 
     #[test]
