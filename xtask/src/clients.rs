@@ -1,124 +1,140 @@
-//! Clients as PyPI has them against rings of real processes, and replies by many schemas.
+//! Clients as PyPI and npm have them against rings of real processes, replies by many schemas, and
+//! many streams with slow readers.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod server;
+mod tools;
+
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::step::{self, Steps};
+use crate::step::Steps;
+use server::Server;
+use tools::Tools;
 
-/// What is installed into an environment under `target/`.
-const PACKAGES: [&str; 3] = ["openai==3.57.0", "anthropic==2.14.0", "jsonschema"];
 const WORLDS: [&str; 2] = ["1", "3"];
-/// Longest wait for a ring that is to serve.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Tokens of a reply by schema.
 const TOKENS_MAX: &str = "512";
+/// Context of the ring that schemathesis asks, so that no reply is long.
+const SHORT_CONTEXT: [&str; 2] = ["--context", "256"];
+/// Whatever schemathesis can check, but that every body of the right form is taken: a form does not
+/// say what the context, the vocabulary and a grammar's compiler refuse.
+const LEFT_OUT: &str = "positive_data_acceptance";
 
-/// Runs the clients at world 1 and 3, then `--replies` replies by schema at world 1; `--model`
-/// names another model than the built-in one. Both worlds must have said the same.
+/// What is to be run.
+struct Asked {
+    model: String,
+    /// Replies by schema; none where 0.
+    structured: String,
+    /// Seconds of many streams; none where 0.
+    slow_s: String,
+    /// Cases of each operation that schemathesis makes up; none where 0.
+    cases: String,
+    /// Whether the clients run.
+    clients: bool,
+}
+
+impl Asked {
+    fn read(arguments: &[String]) -> Result<Self> {
+        let mut asked = Self {
+            model: "baton-tiny".into(),
+            structured: "2000".into(),
+            slow_s: "0".into(),
+            cases: "100".into(),
+            clients: true,
+        };
+        for pair in arguments.chunks(2) {
+            match pair {
+                [name, value] if name == "--model" => asked.model.clone_from(value),
+                [name, value] if name == "--structured" => asked.structured.clone_from(value),
+                [name, value] if name == "--slow-s" => asked.slow_s.clone_from(value),
+                [name, value] if name == "--cases" => asked.cases.clone_from(value),
+                [name, value] if name == "--only" => {
+                    let others = ["structured", "slow", "clients", "schemathesis"];
+                    ensure!(others.contains(&value.as_str()), "--only takes one of {others:?}");
+                    let keep = |part: &str, own: &mut String| {
+                        if part != value {
+                            *own = "0".into();
+                        }
+                    };
+                    keep("structured", &mut asked.structured);
+                    keep("schemathesis", &mut asked.cases);
+                    asked.clients = value == "clients";
+                    if value == "slow" && asked.slow_s == "0" {
+                        asked.slow_s = "600".into();
+                    }
+                }
+                _ => bail!(
+                    "expected [--model MODEL] [--structured N] [--slow-s S] [--cases N] \
+                     [--only clients|schemathesis|structured|slow]"
+                ),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// Runs the clients and schemathesis at world 1 and 3, whose replies must be the same, replies by
+/// schema at world 1, and where asked for many streams at world 3. Ends with one line.
 ///
 /// # Errors
-/// A client that failed, a reply that is wrong, worlds that differ.
+/// A client that failed, a reply that is wrong, worlds that differ, a stall.
 pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
-    let (mut replies, mut model) = ("2000".to_owned(), "baton-tiny".to_owned());
-    for pair in arguments.chunks(2) {
-        match pair {
-            [name, value] if name == "--replies" => replies.clone_from(value),
-            [name, value] if name == "--model" => model.clone_from(value),
-            _ => bail!("expected [--replies N] [--model MODEL]"),
-        }
-    }
+    let asked = Asked::read(arguments)?;
     let root = steps.root().to_owned();
-    let python = python(steps, &root.join("target/clients"))?;
+    let tools = Tools::install(steps, &root.join("target/clients"))?;
     let scripts = root.join("xtask/src/clients");
     let mut said = Vec::new();
-    for world in WORLDS {
-        let server = Server::start(&model, world)?;
-        said.push(server.run(&python, &scripts.join("ring.py"), &[])?);
+    if asked.clients {
+        said.push(both(&asked.model, |server| {
+            let python = server.run(tools.python(&scripts.join("ring.py")), &[])?;
+            let node = server.run(tools.node(&scripts.join("ring.mjs")), &[])?;
+            Ok(format!("{python}; {node}"))
+        })?);
     }
-    ensure!(said[0] == said[1], "world 1 said `{}`, world 3 `{}`", said[0], said[1]);
-    let server = Server::start(&model, "1")?;
-    let structured =
-        server.run(&python, &scripts.join("structured.py"), &[&replies, TOKENS_MAX])?;
-    println!("clients: {model}, worlds 1 and 3: {}; {structured}", said[0]);
+    if asked.cases != "0" {
+        for world in WORLDS {
+            let server = Server::start(&asked.model, world, &SHORT_CONTEXT)?;
+            let found = schemathesis(&tools, &server, &asked.cases)?;
+            said.push(format!("schemathesis at {world}: {found}"));
+        }
+    }
+    if asked.structured != "0" {
+        let server = Server::start(&asked.model, "1", &[])?;
+        let script = tools.python(&scripts.join("structured.py"));
+        said.push(server.run(script, &[&asked.structured, TOKENS_MAX])?);
+    }
+    if asked.slow_s != "0" {
+        let server = Server::start(&asked.model, "3", &["--queue", "512"])?;
+        let script = tools.python(&scripts.join("slow.py"));
+        said.push(server.run(script, &[&asked.slow_s, &server.id().to_string()])?);
+    }
+    println!("clients: {}: {}", asked.model, said.join("; "));
     Ok(())
 }
 
-fn python(steps: &mut Steps, folder: &Path) -> Result<PathBuf> {
-    let python = folder.join("bin/python");
-    let has = ["-c", "import openai, anthropic, jsonschema"];
-    let quiet = Command::new(&python).args(has).stderr(Stdio::null()).status();
-    if !quiet.is_ok_and(|status| status.success()) {
-        steps.run("venv", Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder))?;
-        let install = ["-m", "pip", "install", "--quiet"];
-        steps.run("pip", Command::new(&python).args(install).args(PACKAGES))?;
+/// What both worlds said, which must be the same.
+fn both(model: &str, run: impl Fn(&Server) -> Result<String>) -> Result<String> {
+    let mut said = Vec::new();
+    for world in WORLDS {
+        said.push(run(&Server::start(model, world, &[])?)?);
     }
-    Ok(python)
+    ensure!(said[0] == said[1], "world 1 said `{}`, world 3 `{}`", said[0], said[1]);
+    Ok(format!("worlds 1 and 3: {}", said[0]))
 }
 
-/// `baton serve` on a port of its own; ends when dropped.
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    fn start(model: &str, world: &str) -> Result<Self> {
-        let mut command = step::baton()?;
-        command.args(["serve", model, "--world", world, "--port", "0"]).stderr(Stdio::piped());
-        let mut child = command.stdin(Stdio::null()).spawn().context("can't start baton")?;
-        let log = child.stderr.take().context("its log is a pipe")?;
-        let mut server = Self { child, address: String::new() };
-        let mut lines = BufReader::new(log).lines();
-        for line in lines.by_ref() {
-            if let Some((_, rest)) = line?.split_once("http://") {
-                server.address = rest.split('/').next().unwrap_or_default().to_owned();
-                break;
-            }
-        }
-        ensure!(!server.address.is_empty(), "`baton serve {model}` ended before it served");
-        // The log goes on, and a full pipe would stop the server.
-        std::thread::spawn(move || lines.for_each(drop));
-        let started = Instant::now();
-        while !server.is_ready() {
-            ensure!(started.elapsed() < READY_TIMEOUT, "the ring of {world} does not get ready");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(server)
-    }
-
-    fn is_ready(&self) -> bool {
-        let ask = || -> std::io::Result<bool> {
-            let mut stream = TcpStream::connect(&self.address)?;
-            let request = "GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-            stream.write_all(request.as_bytes())?;
-            let mut head = [0; 12];
-            stream.read_exact(&mut head)?;
-            Ok(head.ends_with(b" 200"))
-        };
-        ask().unwrap_or(false)
-    }
-
-    /// Runs a script against it; its last line.
-    fn run(&self, python: &Path, script: &Path, arguments: &[&str]) -> Result<String> {
-        let mut command = Command::new(python);
-        command.arg(script).arg(format!("http://{}", self.address)).args(arguments);
-        let output = command.stderr(Stdio::inherit()).output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success(), "{} failed:\n{text}", script.display());
-        let last = text.lines().last().unwrap_or_default();
-        println!("{last}");
-        Ok(last.to_owned())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Has schemathesis ask a server what its own description allows and forbids; how many cases.
+fn schemathesis(tools: &Tools, server: &Server, cases: &str) -> Result<String> {
+    let mut command: Command = tools.schemathesis();
+    command.args(["run", &format!("{}/openapi.json", server.url())]);
+    command.args(["--max-examples", cases, "--seed", "1", "--exclude-checks", LEFT_OUT]);
+    command.args(["--suppress-health-check", "all", "--warnings", "off", "--no-color"]);
+    command.args(["--continue-on-failure", "--no-shrink"]);
+    let output = command.output().context("can't run schemathesis")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let counted = text.lines().rev().find(|line| line.contains("generated"));
+    let counted = counted.unwrap_or("no count of cases").trim().to_owned();
+    println!("{counted}");
+    Ok(counted)
 }

@@ -36,8 +36,10 @@ cargo xtask faults  a thousand cancels, slow hops, every fault on rings of real 
                     quarter of an hour; [--only NAME]; [--loop-s 1800] a siege under load instead
 cargo xtask sim     [--seeds 10000] [--from 0] [--seed N] [--long] [--plant BUG] [--trace]
                     rings on a made-up clock and network, a seed each; --seed N --trace shows one
-cargo xtask clients [--replies 2000] [--model baton-tiny]
-                    PyPI's clients against rings of 1 and 3, and replies by JSON schemas
+cargo xtask clients [--model baton-tiny] [--structured 2000] [--cases 100] [--slow-s 0]
+                    [--only clients|schemathesis|structured|slow]
+                    PyPI's and npm's clients and schemathesis against rings of 1 and 3, replies by
+                    JSON schemas, and 200 streams with slow readers for so many seconds
 cargo xtask matrix  [--speed] drafts over rings: one hash a column; or what they win and cost
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user

@@ -48,6 +48,8 @@ impl<'a> Fields<'a> {
 
     /// The field, unless it is absent or null.
     pub fn get(&self, name: &str) -> Option<&'a Value> {
+        #[cfg(test)]
+        looked::note(&self.path(name));
         self.map.get(name).filter(|value| !value.is_null())
     }
 
@@ -119,6 +121,32 @@ impl<'a> Fields<'a> {
     /// The object itself.
     pub fn map(&self) -> &'a Map<String, Value> {
         self.map
+    }
+}
+
+/// Which fields were looked for, so that a test can hold the OpenAPI file against them.
+#[cfg(test)]
+pub(crate) mod looked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static PATHS: RefCell<BTreeSet<String>> = RefCell::default();
+    }
+
+    /// Notes a path, places in arrays as `[]`.
+    pub fn note(path: &str) {
+        let mut parts: Vec<&str> = path.split(']').collect();
+        let last = parts.pop().unwrap_or_default();
+        let place = |c: char| c.is_ascii_digit() || c == '[';
+        let lists = parts.iter().map(|part| format!("{}[]", part.trim_end_matches(place)));
+        let path = lists.collect::<String>() + last;
+        PATHS.with_borrow_mut(|paths| paths.insert(path));
+    }
+
+    /// What this thread has looked for since the last call.
+    pub fn take() -> BTreeSet<String> {
+        PATHS.take()
     }
 }
 

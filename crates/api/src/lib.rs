@@ -16,6 +16,8 @@ mod keys;
 mod limits;
 mod message;
 mod messages;
+#[cfg(test)]
+mod openapi;
 mod options;
 mod proof;
 mod request;

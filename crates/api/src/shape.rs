@@ -29,6 +29,21 @@ pub struct Shape {
     runs: Vec<Run>,
 }
 
+/// What one object says of a choice.
+struct Said {
+    /// `delta`, `message` or `text`, and what it holds.
+    content: (&'static str, Value),
+    finish: Option<&'static str>,
+    ids: Vec<u32>,
+    scores: Value,
+}
+
+impl Said {
+    fn of(content: (&'static str, Value)) -> Self {
+        Self { content, finish: None, ids: Vec::new(), scores: Value::Null }
+    }
+}
+
 /// What a stream has said of one reply.
 #[derive(Clone, Default)]
 struct Choice {
@@ -157,7 +172,8 @@ impl Shape {
                 Default::default()
             };
             let scores = self.scores(index, &content.1, &scored);
-            chunks.push(Sse::data(self.chunk(index, content, None, ids, scores)));
+            let said = Said { ids, scores, ..Said::of(content) };
+            chunks.push(Sse::data(self.chunk(index, said)));
         }
         chunks
     }
@@ -177,15 +193,8 @@ impl Shape {
         scores.completion(scored, from)
     }
 
-    fn chunk(
-        &self,
-        index: usize,
-        content: (&str, Value),
-        finish: Option<&str>,
-        ids: Vec<u32>,
-        scores: Value,
-    ) -> Value {
-        let choice = self.choice(index, content, finish, ids, scores);
+    fn chunk(&self, index: usize, said: Said) -> Value {
+        let choice = self.choice(index, said);
         let mut chunk = self.object(self.chunk_object(), json!([choice]));
         if self.include_usage {
             chunk["usage"] = Value::Null;
@@ -193,14 +202,8 @@ impl Shape {
         chunk
     }
 
-    fn choice(
-        &self,
-        index: usize,
-        content: (&str, Value),
-        finish: Option<&str>,
-        ids: Vec<u32>,
-        scores: Value,
-    ) -> Value {
+    fn choice(&self, index: usize, said: Said) -> Value {
+        let Said { content, finish, ids, scores } = said;
         let mut choice = Map::new();
         choice.insert("index".into(), index.into());
         choice.insert(content.0.into(), content.1);
@@ -255,7 +258,7 @@ impl Dialect for Shape {
             return Vec::new();
         }
         let delta = || ("delta", json!({"role": "assistant", "content": ""}));
-        let chunk = |n| Sse::data(self.chunk(n, delta(), None, Vec::new(), Value::Null));
+        let chunk = |n| Sse::data(self.chunk(n, Said::of(delta())));
         (0..self.choices.len()).map(chunk).collect()
     }
 
@@ -274,7 +277,7 @@ impl Dialect for Shape {
         let content = if self.is_chat() { ("delta", json!({})) } else { ("text", "".into()) };
         let scores = self.scores(choice, &content.1, &scored);
         let finish = Some(ending.finish_reason);
-        let mut last = self.chunk(choice, content, finish, ids, scores);
+        let mut last = self.chunk(choice, Said { content, finish, ids, scores });
         if !self.include_usage {
             last["baton"] = ending.run.proof(&self.place);
         }
@@ -311,7 +314,7 @@ impl Dialect for Shape {
             };
             let scores = self.scores(index, &content.1, &piece.scored);
             let finish = Some(ending.finish_reason);
-            list.push(self.choice(index, content, finish, piece.ids, scores));
+            list.push(self.choice(index, Said { content, finish, ids: piece.ids, scores }));
         }
         let object = if self.is_chat() { "chat.completion" } else { "text_completion" };
         let mut whole = self.object(object, list.into());

@@ -63,6 +63,10 @@ impl Mask for Reasoning {
         self.inner.as_mut().map_or(Verdict::Cut, |inner| inner.cut(logits))
     }
 
+    fn may_ride(&self) -> bool {
+        self.inner.as_ref().is_none_or(|inner| inner.may_ride())
+    }
+
     fn push(&mut self, id: u32) {
         if let Some(inner) = &mut self.inner {
             inner.push(id);

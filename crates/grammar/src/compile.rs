@@ -11,7 +11,7 @@ use text::Text;
 
 use crate::Form;
 use crate::guided::Compiled;
-use crate::worker::Workers;
+use crate::worker::{Cost, Wake, Workers};
 
 /// Bytes of a grammar's source.
 pub const SOURCE_BYTES_MAX: usize = 256 << 10;
@@ -93,11 +93,29 @@ impl Grammars {
         Ok(Self { factory, workers: Arc::new(workers), ends })
     }
 
+    /// Has `wake` called when a mask that a reply waits for is ready: the reply of a slow grammar
+    /// then misses rounds, rather than holding them up.
+    #[must_use]
+    pub fn waking(self, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        self.workers.wake_through(Wake(Arc::new(wake)));
+        self
+    }
+
+    /// What the masks of all its grammars have cost.
+    pub fn cost(&self) -> Cost {
+        self.workers.cost()
+    }
+
     /// Makes a form a grammar.
     ///
     /// # Errors
     /// [`GrammarError::Long`] and [`GrammarError::Compile`].
     pub fn compile(&self, form: &Form) -> Result<Arc<dyn Grammar>, GrammarError> {
+        let (matcher, ends) = (self.matcher(form)?, self.ends.clone());
+        Ok(Arc::new(Compiled::new(Mutex::new(matcher), self.workers.clone(), ends)))
+    }
+
+    pub(crate) fn matcher(&self, form: &Form) -> Result<Matcher, GrammarError> {
         let grammar = form.grammar();
         let source = serde_json::to_string(&grammar);
         let found = source.map_or(usize::MAX, |source| source.len());
@@ -105,11 +123,10 @@ impl Grammars {
             return Err(GrammarError::Long { found, limit: SOURCE_BYTES_MAX });
         }
         let matcher = Matcher::new(self.factory.create_parser(grammar));
-        if let Some(reason) = matcher.get_error() {
-            return Err(GrammarError::Compile(reason));
+        match matcher.get_error() {
+            Some(reason) => Err(GrammarError::Compile(reason)),
+            None => Ok(matcher),
         }
-        let ends = self.ends.clone();
-        Ok(Arc::new(Compiled::new(Mutex::new(matcher), self.workers.clone(), ends)))
     }
 }
 

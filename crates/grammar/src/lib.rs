@@ -15,3 +15,4 @@ mod worker;
 pub use budget::Budget;
 pub use compile::{GrammarError, Grammars, SOURCE_BYTES_MAX};
 pub use form::{Body, CallForm, Form, Function};
+pub use worker::Cost;

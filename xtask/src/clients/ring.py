@@ -1,4 +1,4 @@
-"""PyPI's openai and anthropic against a ring: ring.py URL. Ends with a hash of all said."""
+"""PyPI's openai, anthropic and langchain-openai against a ring: ring.py URL. Ends with a hash of all said."""
 
 import hashlib
 import json
@@ -6,6 +6,8 @@ import sys
 from typing import Literal
 
 from anthropic import Anthropic
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI, OpenAI as LangChainOpenAI
 from openai import OpenAI
 from pydantic import BaseModel
 
@@ -85,6 +87,31 @@ def test_messages():
                                   tool_choice={"type": "any"}).content[0]
     assert call.input["name"] in ("North", "Red")
     said.extend([whole, call.input["name"]])
+
+
+@tool
+def dive(name: Literal["North", "Red"]) -> str:
+    """Dives."""
+    return name
+
+
+def test_langchain():
+    ask = dict(model=MODEL, base_url=f"{URL}/v1", api_key="unused", max_retries=0, seed=3,
+               temperature=1)
+    talker = ChatOpenAI(**ask, max_completion_tokens=40)
+    whole = talker.invoke(ASK[0]["content"])
+    assert "".join(chunk.text for chunk in talker.stream(ASK[0]["content"])) == whole.text
+    assert whole.text == said[0] and whole.usage_metadata["output_tokens"] > 0
+    talker = ChatOpenAI(**ask, max_completion_tokens=200)
+    divers = talker.bind_tools([dive], tool_choice="required", parallel_tool_calls=False,
+                               strict=True)  # Else a tiny model makes up arguments without end.
+    call = divers.invoke("Dive.")
+    assert dive.invoke(call.tool_calls[0]["args"]) in ("North", "Red")
+    for method in ("json_schema", "function_calling"):
+        sea = talker.with_structured_output(Sea, method=method, strict=True).invoke("Name a sea.")
+        said.append(sea.model_dump_json())
+    text = LangChainOpenAI(**ask, max_tokens=20).invoke("The sea is")
+    said.extend([whole.text, call.tool_calls[0]["args"]["name"], text])
 
 
 tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]

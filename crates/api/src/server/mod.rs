@@ -23,6 +23,7 @@ mod routes;
 mod source;
 mod tokens;
 mod unstalled;
+mod vitals;
 
 /// What is served, and within which limits.
 #[derive(Clone)]
@@ -65,6 +66,13 @@ pub enum ServeError {
     /// The listener takes no connection any more.
     #[error("the listener failed: {0}")]
     Listener(std::io::Error),
+}
+
+/// Every path that is served.
+#[cfg(test)]
+pub(crate) fn paths() -> Vec<&'static str> {
+    let all = routes::all().into_iter().map(|(path, _)| path);
+    all.chain(page::PATHS).collect()
 }
 
 /// Waits until connections are to close.
@@ -115,7 +123,8 @@ impl Shared {
             return Ok(grammars);
         }
         let started = Instant::now();
-        let made = Grammars::new(&self.app.text)?;
+        let handle = self.app.handle.clone();
+        let made = Grammars::new(&self.app.text)?.waking(move || handle.wake());
         let took_ms = started.elapsed().as_millis();
         tracing::info!("made the grammars' trie of {} tokens: {took_ms} ms", self.app.text.vocab());
         Ok(self.grammars.get_or_init(|| made))

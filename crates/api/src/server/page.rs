@@ -1,9 +1,8 @@
 //! The page at `/`: three files, part of the binary, that ask this server alone.
 
-use axum::Router;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 
 /// What the page may load and ask: this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; \
@@ -13,13 +12,14 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Its paths.
 pub(super) const PATHS: [&str; 3] = ["/", "/page.css", "/page.js"];
 
-/// Adds the page's routes.
-pub(super) fn routes<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
+/// The page's routes.
+pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> [(&'static str, MethodRouter<S>); 3] {
     let [page, style, script] = PATHS;
-    router
-        .route(page, get(|| file("text/html", include_str!("page/index.html"))))
-        .route(style, get(|| file("text/css", include_str!("page/page.css"))))
-        .route(script, get(|| file("text/javascript", include_str!("page/page.js"))))
+    [
+        (page, get(|| file("text/html", include_str!("page/index.html")))),
+        (style, get(|| file("text/css", include_str!("page/page.css")))),
+        (script, get(|| file("text/javascript", include_str!("page/page.js")))),
+    ]
 }
 
 async fn file(kind: &'static str, text: &'static str) -> Response {

@@ -8,36 +8,49 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json, Router};
+use grammar::Grammars;
 use ring::head::RingState;
 use serde_json::{Value, json};
 
 use super::guard::{Owner, guard};
-use super::{Shared, answer, page, tokens};
+use super::{Shared, answer, page, tokens, vitals};
 use crate::{ApiError, Endpoint, messages};
 
 /// Longest method and path that an error repeats.
 const ECHO_CHARS_MAX: usize = 200;
 
+/// Where the description of all this is.
+pub(super) const OPENAPI: &str = "/openapi.json";
+
 type App = State<Arc<Shared>>;
 
+/// Every path but the page's. `openapi.json` beside `lib.rs` describes all of them.
+pub(super) fn all() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
+    vec![
+        ("/v1/chat/completions", post(chat)),
+        ("/v1/completions", post(completion)),
+        ("/v1/responses", post(respond)),
+        ("/v1/responses/{id}", get(response).delete(forget)),
+        ("/v1/messages", post(message)),
+        ("/v1/messages/count_tokens", post(tokens::count)),
+        ("/v1/models", get(models)),
+        ("/v1/models/{*id}", get(model)),
+        ("/tokenize", post(tokens::tokenize)),
+        ("/detokenize", post(tokens::detokenize)),
+        ("/metrics", get(metrics)),
+        ("/v1/metrics", get(metrics)),
+        ("/health", get(health)),
+        ("/ready", get(ready)),
+        (OPENAPI, get(openapi)),
+    ]
+}
+
 pub(super) fn router(shared: Arc<Shared>) -> Router {
-    page::routes(Router::new())
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(completion))
-        .route("/v1/responses", post(respond))
-        .route("/v1/responses/{id}", get(response).delete(forget))
-        .route("/v1/messages", post(message))
-        .route("/v1/messages/count_tokens", post(tokens::count))
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*id}", get(model))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/metrics", get(metrics))
-        .route("/v1/metrics", get(metrics))
-        .route("/health", get(health))
-        .route("/ready", get(ready))
+    let routes = all().into_iter().chain(page::routes());
+    routes
+        .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(shared.clone(), guard))
@@ -149,6 +162,11 @@ async fn model(
     }
 }
 
+async fn openapi() -> Response {
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (kind, include_str!("../openapi.json")).into_response()
+}
+
 /// The state in one word, and what there is to say about it.
 fn state_of(shared: &Shared) -> (&'static str, Option<String>) {
     match shared.app.handle.state() {
@@ -162,7 +180,8 @@ fn state_of(shared: &Shared) -> (&'static str, Option<String>) {
 async fn metrics(State(shared): App) -> Response {
     let ready = shared.app.handle.state() == RingState::Ready;
     let facts = shared.app.handle.facts();
-    let text = shared.metrics.text(&facts, &shared.app.model_name, ready);
+    let cost = shared.grammars.get().map(Grammars::cost).unwrap_or_default();
+    let text = shared.metrics.text(&facts, cost, &shared.app.model_name, ready);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
@@ -179,6 +198,7 @@ async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Val
         "ring": {"state": state, "detail": detail},
         "model": shared.app.model_name,
         "layout": facts.layout,
+        "ranks": vitals::ranks(&facts),
         "world": facts.world,
         "context_max": facts.context_max,
         "running": facts.running,

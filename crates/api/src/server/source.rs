@@ -191,7 +191,7 @@ impl Sources {
                 }
             }
             Step::End(_, ending) => {
-                shared.metrics.finished(ending.finish_reason, started.elapsed());
+                shared.metrics.finished(ending.finish_reason, started.elapsed(), &ending.run);
             }
             Step::Failed(_) => {}
         }

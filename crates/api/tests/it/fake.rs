@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ring::head::{Command, Driver, Facts, Handle, RingState, pair};
+use ring::head::{Command, Driver, Facts, Handle, RingState, Seat, Tally, pair};
 use sched::sample::Logprobs;
 use sched::{Event, Failure, Finish, Refusal, Request, RequestId};
 use tokio::sync::mpsc;
@@ -158,6 +158,9 @@ impl Engine {
             vocab: 258,
             running: u32::try_from(self.streams.len()).unwrap(),
             rounds: self.rounds,
+            seats: [0..1, 1..2].map(seat).into(),
+            tallies: vec![tally(0), tally(1)],
+            trips: (self.rounds, Duration::from_millis(self.rounds)),
             ..Facts::default()
         });
     }
@@ -190,6 +193,17 @@ impl Engine {
             }
         }
     }
+}
+
+fn seat(layers: std::ops::Range<u32>) -> Seat {
+    Seat { layers, backend: "cpu".into(), device: "a \"fake\"".into() }
+}
+
+fn tally(rank: u32) -> Tally {
+    let counts = Tally { link_us: 250, done: 7, computed_us: 1_500_000, ..Tally::default() };
+    let mut tally = Tally { sent_bytes: 9, ..counts };
+    tally.origin.0 = rank;
+    tally
 }
 
 type Events = Box<dyn Iterator<Item = Event> + Send>;

@@ -23,6 +23,7 @@ mod openai;
 mod replies;
 mod streams;
 mod surface;
+mod vitals;
 
 use fake::{Fake, Seen};
 

@@ -1,0 +1,87 @@
+//! What `/metrics` and `/health` tell of the ring, and what the dashboard asks of it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::Server;
+use crate::client::{get, post};
+
+const DASHBOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/grafana/baton.json");
+
+fn metrics(server: &Server) -> String {
+    String::from_utf8(get(server.addr, "/metrics").body().0).unwrap()
+}
+
+/// A server that has answered something.
+fn used() -> Server {
+    let server = Server::start();
+    let body = json!({"messages": [{"role": "user", "content": "[[say:abc]]"}],
+        "response_format": {"type": "json_object"}});
+    assert_eq!(post(server.addr, "/v1/chat/completions", &body).status, 200);
+    server
+}
+
+/// Words of a query that name series of this server.
+fn names(query: &str) -> BTreeSet<String> {
+    let of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let words = query.split(|c| !of_name(c));
+    let ours = |word: &&str| word.starts_with("baton_") || word.starts_with("vllm:");
+    words.filter(ours).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_series_of_the_dashboard_is_exported() {
+    let server = used();
+    let exported: BTreeSet<String> = metrics(&server).lines().flat_map(names).collect();
+    let dashboard: Value =
+        serde_json::from_str(&std::fs::read_to_string(DASHBOARD).unwrap()).unwrap();
+    let mut asked = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let found = names(target["expr"].as_str().unwrap());
+            assert!(!found.is_empty(), "{target}");
+            asked.extend(found);
+        }
+    }
+    let missing: Vec<&String> = asked.difference(&exported).collect();
+    assert!(missing.is_empty() && asked.len() > 20, "{missing:?} of {}", asked.len());
+}
+
+#[test]
+fn each_rank_has_its_series_and_its_label_is_escaped() {
+    let server = used();
+    let text = metrics(&server);
+    for line in [
+        "baton_rank_info{rank=\"1\",layers=\"1:2\",backend=\"cpu\",device=\"a \\\"fake\\\"\"} 1",
+        "baton_rank_compute_seconds_total{rank=\"1\"} 1.5",
+        "baton_rank_rounds_total{rank=\"0\"} 7",
+        "baton_link_sent_bytes_total{rank=\"1\",to=\"0\"} 9",
+        "baton_link_round_trip_seconds{rank=\"0\",to=\"1\"} 0.00025",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    let health = get(server.addr, "/health").json();
+    let ranks = health["ranks"].as_array().unwrap();
+    assert_eq!((ranks.len(), &ranks[1]["layers"]), (2, &json!([1, 2])));
+    assert_eq!((&ranks[1]["computed_s"], &ranks[1]["link_us"]), (&json!(1.5), &json!(250)));
+}
+
+/// `# TYPE` once a family and before its series, as the text format wants it.
+#[test]
+fn each_family_is_announced_once_before_its_series() {
+    let text = metrics(&used());
+    let mut announced = BTreeSet::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let name = rest.split(' ').next().unwrap();
+            assert!(announced.insert(name.to_owned()), "{name} twice");
+            continue;
+        }
+        let name = line.split(['{', ' ']).next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let known = announced.contains(name) || family.is_some_and(|f| announced.contains(f));
+        assert!(known, "{line}");
+        assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
+    }
+}

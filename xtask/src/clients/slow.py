@@ -1,0 +1,123 @@
+"""200 streams at once for a while, some read slowly, some left: slow.py URL SECONDS PID.
+
+A quarter reads a little a second and stops reading now and then, a quarter leaves in the middle of
+its reply; the others read at once and measure the longest gap between two of their tokens. The
+bytes in memory of process PID and its children are taken once a second."""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlparse
+
+URL, SECONDS, PID = urlparse(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+STREAMS, TOKENS = 200, 400
+WARM_S = min(60.0, SECONDS / 4)
+STALL_S = 1.0
+gaps, counts, faults = [], {"good": 0, "slow": 0, "left": 0}, []
+
+
+async def begin(rng, **more):
+    """Sends a request for a stream; the reader after its head."""
+    reader, writer = await asyncio.open_connection(URL.hostname, URL.port, limit=1 << 16)
+    body = json.dumps({
+        "messages": [{"role": "user", "content": f"Say {rng.random()}."}], "stream": True,
+        "max_tokens": TOKENS, "ignore_eos": True, "seed": rng.randrange(1 << 30), **more})
+    head = ("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n")
+    writer.write((head + body).encode())
+    status = await reader.readline()
+    if b" 200 " not in status:
+        raise RuntimeError(f"status {status!r}")
+    while (await reader.readline()).strip():
+        pass
+    return reader, writer
+
+
+async def good(rng):
+    reader, writer = await begin(rng)
+    last, longest, ended = time.monotonic(), 0.0, False
+    while line := await reader.readline():
+        if line.startswith(b"data: "):
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+            ended = ended or line.startswith(b"data: [DONE]")
+            if b'"error"' in line:
+                raise RuntimeError(line.decode())
+    if not ended:
+        raise RuntimeError("a stream was cut")
+    gaps.append((time.monotonic(), longest))
+    writer.close()
+
+
+async def slow(rng):
+    reader, writer = await begin(rng, max_tokens=2 * TOKENS)
+    end = time.monotonic() + rng.uniform(5, 20)
+    while time.monotonic() < end and await reader.read(512):
+        await asyncio.sleep(rng.choice([0.5, 1, 8]))
+    writer.transport.abort()
+
+
+async def left(rng):
+    reader, writer = await begin(rng)
+    for _ in range(rng.randrange(60)):
+        await reader.readline()
+    writer.transport.abort()
+
+
+async def seat(number, end):
+    rng = random.Random(number)
+    name, kind = [("slow", slow), ("left", left), ("good", good), ("good", good)][number % 4]
+    while time.monotonic() < end:
+        try:
+            await kind(rng)
+            counts[name] += 1
+        except (RuntimeError, OSError) as error:
+            faults.append(f"{name}: {error!r}")
+            await asyncio.sleep(0.2)
+
+
+def family():
+    """PID and its children."""
+    tasks = Path(f"/proc/{PID}/task").iterdir()
+    children = sum(((task / "children").read_text().split() for task in tasks), [])
+    return [PID, *map(int, children)]
+
+
+def memory():
+    total = 0
+    for process in family():
+        status = Path(f"/proc/{process}/status").read_text()
+        total += sum(int(l.split()[1]) for l in status.splitlines() if l.startswith("VmRSS:"))
+    return total / 1024
+
+
+async def main():
+    start = time.monotonic()
+    seats = [asyncio.create_task(seat(n, start + SECONDS)) for n in range(STREAMS)]
+    samples, late = [], 0.0
+    while time.monotonic() < start + SECONDS:
+        before = time.monotonic()
+        await asyncio.sleep(1)
+        late = max(late, time.monotonic() - before - 1)
+        samples.append((before - start, memory()))
+    await asyncio.wait(seats, timeout=60)
+    return samples, late
+
+
+samples, late = asyncio.run(main())
+warm = [mib for at, mib in samples if at >= WARM_S]
+third = max(1, len(warm) // 3)
+before, after = max(warm[:third]), max(warm[-third:])
+longest = sorted(gap for _, gap in gaps)
+worst, p50 = longest[-1], longest[len(longest) // 2]
+print(f"the longest gap of each good stream: median {p50 * 1e3:.0f} ms, worst "
+      f"{worst * 1e3:.0f} ms, of which this reader itself was up to {late * 1e3:.0f} ms late")
+for fault in faults[:5]:
+    print(fault)
+print(f"slow: {STREAMS} streams for {SECONDS:.0f} s, {counts['good']} whole, {counts['slow']} read "
+      f"slowly, {counts['left']} left, {len(faults)} faults, longest gap {worst:.3f} s, "
+      f"memory {before:.0f} to {after:.0f} MiB")
+sys.exit(bool(faults) or worst - late > STALL_S or after > before * 1.02 + 8)
