@@ -14,7 +14,7 @@ use tools::Tools;
 
 const WORLDS: [&str; 2] = ["1", "3"];
 /// Tokens of a reply by schema.
-const TOKENS_MAX: &str = "512";
+const TOKENS_MAX: &str = "256";
 /// Context of the ring that schemathesis asks, so that no reply is long.
 const SHORT_CONTEXT: [&str; 2] = ["--context", "256"];
 /// Whatever schemathesis can check, but that every body of the right form is taken: a form does not

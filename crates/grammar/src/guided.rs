@@ -249,7 +249,7 @@ mod tests {
     fn a_mask_that_made_a_round_wait_has_its_reply_wait_and_wakes_the_scheduler() {
         let workers = Arc::new(Workers::start().unwrap());
         let (woken, wakes) = channel();
-        workers.wake_through(Wake(Arc::new(move || drop(woken.send(())))));
+        workers.wake_through(Wake(Arc::new(move || woken.send(()).unwrap())));
         let progress = Arc::new(Progress::default());
         let (state, go) = held(&workers, &progress);
         let mut guided = Guided { workers: workers.clone(), ends: vec![256], state, patience: 0 };
