@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
@@ -23,9 +23,10 @@ const BATCH_TIME: Duration = Duration::from_secs(1);
 const POST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One stream's life on one rank, as `ring::span` tells of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Span {
     trace: String,
+    end: SystemTime,
     numbers: Vec<(&'static str, u64)>,
 }
 
@@ -41,14 +42,20 @@ impl Span {
     }
 
     fn json(&self) -> Value {
-        let (rank, nanos) = (self.number("rank"), |name| format!("{}000", self.number(name)));
-        let attribute = |(name, value): &(&str, u64)| json!({"key": format!("baton.{name}"), "value": {"intValue": value.to_string()}});
+        let rank = self.number("rank");
+        let end = self.end.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let start = end.saturating_sub(Duration::from_micros(self.number("took_us")));
+        let nanos = |time: Duration| time.as_nanos().to_string();
+        let attribute = |(name, value): &(&str, u64)| {
+            let value = json!({"intValue": value.to_string()});
+            json!({"key": format!("baton.{name}"), "value": value})
+        };
         let attributes: Vec<Value> = self.numbers.iter().map(attribute).collect();
         let parent = if rank == 0 { String::new() } else { self.id(0) };
         json!({
             "traceId": format!("{:0>32}", self.trace), "spanId": self.id(rank),
             "parentSpanId": parent, "name": format!("rank {rank}"), "kind": 1,
-            "startTimeUnixNano": nanos("start_us"), "endTimeUnixNano": nanos("end_us"),
+            "startTimeUnixNano": nanos(start), "endTimeUnixNano": nanos(end),
             "attributes": attributes,
         })
     }
@@ -89,7 +96,8 @@ impl<S: Subscriber> Layer<S> for Exporter {
         if event.metadata().target() != ring::span::TARGET {
             return;
         }
-        let mut span = Span::default();
+        let (trace, numbers) = (String::new(), Vec::new());
+        let mut span = Span { trace, end: SystemTime::now(), numbers };
         event.record(&mut span);
         let _ = self.0.try_send(span);
     }
@@ -157,7 +165,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             for rank in [0_u32, 2] {
                 tracing::debug!(target: ring::span::TARGET, trace = format_args!("{:016x}", 0xab),
-                    rank, request = 7_u64, start_us = 5_u64, end_us = 9_u64, computed_us = 3_u64,
+                    rank, request = 7_u64, took_us = 4_u64, computed_us = 3_u64,
                     "stream");
             }
             tracing::debug!("another event");
@@ -169,10 +177,9 @@ mod tests {
         assert_eq!(spans[0]["traceId"], "000000000000000000000000000000ab");
         assert_eq!(spans[1]["traceId"], spans[0]["traceId"]);
         assert_eq!(spans[1]["parentSpanId"], spans[0]["spanId"]);
-        assert_eq!(
-            (&spans[1]["name"], &spans[1]["endTimeUnixNano"]),
-            (&json!("rank 2"), &json!("9000"))
-        );
+        assert_eq!(spans[1]["name"], "rank 2");
+        let nanos = |name: &str| spans[1][name].as_str().unwrap().parse::<u64>().unwrap();
+        assert_eq!(nanos("endTimeUnixNano") - nanos("startTimeUnixNano"), 4000);
         let request = json!({"key": "baton.request", "value": {"intValue": "7"}});
         assert!(spans[0]["attributes"].as_array().unwrap().contains(&request), "{body}");
     }

@@ -5,14 +5,15 @@
 //! that wants spans takes them from the target [`TARGET`].
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use arith::base::{Epoch, Rank, Round, StreamId};
 use sched::RequestId;
 use wire::plan::{Op, Plan};
 
 /// Target of the events that are spans. Their fields: `trace`, `rank`, `request` (0 but on rank 0),
-/// `stream`, `start_us` and `end_us` since 1970, `rounds`, `rows`, `computed_us`.
+/// `stream`, `took_us` from its opening here to its end, which is now, `rounds`, `rows`,
+/// `computed_us`.
 pub const TARGET: &str = "baton::span";
 
 /// A stream that is open on this rank.
@@ -20,7 +21,7 @@ pub const TARGET: &str = "baton::span";
 struct Open {
     trace: u64,
     request: RequestId,
-    since: SystemTime,
+    since: Instant,
     rounds: u64,
     rows: u64,
     computed: Duration,
@@ -58,7 +59,7 @@ impl Spans {
                 let open = Open {
                     trace: name(self.epoch, round, entry.id),
                     request: request(entry.id).unwrap_or(RequestId(0)),
-                    since: SystemTime::now() - took,
+                    since: Instant::now().checked_sub(took).unwrap_or_else(Instant::now),
                     rounds: 0,
                     rows: 0,
                     computed: Duration::ZERO,
@@ -84,8 +85,7 @@ impl Spans {
             rank = self.rank.0,
             request = open.request.0,
             stream = stream.0,
-            start_us = micros(open.since),
-            end_us = micros(SystemTime::now()),
+            took_us = open.since.elapsed().as_micros() as u64,
             rounds = open.rounds,
             rows = open.rows,
             computed_us = open.computed.as_micros() as u64,
@@ -101,10 +101,6 @@ fn name(epoch: Epoch, round: Round, stream: StreamId) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     (x ^ (x >> 31)).max(1)
-}
-
-fn micros(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
 #[cfg(test)]

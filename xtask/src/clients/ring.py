@@ -1,4 +1,6 @@
-"""PyPI's openai, anthropic and langchain-openai against a ring: ring.py URL. Ends with a hash of all said."""
+"""PyPI's openai, anthropic and langchain-openai against a ring: ring.py URL.
+
+Ends with a hash of all that was said."""
 
 import hashlib
 import json
