@@ -17,6 +17,8 @@ const WORLDS: [&str; 2] = ["1", "3"];
 const TOKENS_MAX: &str = "256";
 /// Context of the ring that schemathesis asks, so that no reply is long.
 const SHORT_CONTEXT: [&str; 2] = ["--context", "256"];
+/// More open streams than run at once: the others wait, as they do by default, for a place.
+const MANY: [&str; 2] = ["--queue", "512"];
 /// Whatever schemathesis can check, but that every body of the right form is taken: a form does not
 /// say what the context, the vocabulary and a grammar's compiler refuse.
 const LEFT_OUT: &str = "positive_data_acceptance";
@@ -105,7 +107,7 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
         said.push(server.run(script, &[&asked.structured, TOKENS_MAX])?);
     }
     if asked.slow_s != "0" {
-        let server = Server::start(&asked.model, "3", &["--queue", "512"])?;
+        let server = Server::start(&asked.model, "3", &MANY)?;
         let script = tools.python(&scripts.join("slow.py"));
         said.push(server.run(script, &[&asked.slow_s, &server.id().to_string()])?);
     }
