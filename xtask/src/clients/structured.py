@@ -5,6 +5,7 @@ definition of them at a time; the others are made up. A schema that is refused, 
 part in the count."""
 
 import collections
+import datetime
 import json
 import random
 import sys
@@ -25,6 +26,16 @@ STREAMS = 16
 SCHEMA_BYTES_MAX = 40_000
 WORDS = "name age city price tags items open since kind note size rate".split()
 refusals = collections.Counter()
+checker = FormatChecker()
+
+
+@checker.checks("date", raises=ValueError)
+def is_date(text):
+    """RFC 3339 has a year 0000, Python's dates have none; calendars repeat after 400 years."""
+    if isinstance(text, str):
+        year = int(text[:4])
+        datetime.date.fromisoformat(f"{2000 + year % 400}{text[4:]}")
+    return True
 
 
 def made(rng, depth):
@@ -106,7 +117,7 @@ def ask(asked):
     text = choice["message"]["content"]
     try:
         kind = validator_for(schema)
-        kind(schema, format_checker=FormatChecker()).validate(json.loads(text))
+        kind(schema, format_checker=checker).validate(json.loads(text))
     except Exception as error:
         print(f"{name}: {text[:300]!r}: {str(error).splitlines()[0][:200]}")
         return "wrong", tokens
