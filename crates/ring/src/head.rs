@@ -99,7 +99,7 @@ pub struct Facts {
     pub at_work_ms: u64,
     /// The ranks, in order; none before the first boot is done.
     pub seats: Arc<[Seat]>,
-    /// The newest tally of each rank that there is one of, by rank: at most a second old while
+    /// The newest tally of each rank that there is one of, by rank: a few seconds old while
     /// rounds go on. Its counts are of this epoch.
     pub tallies: Vec<Tally>,
     /// Rounds that carried rows, and how long from rank 0's start of them to their end in all.
