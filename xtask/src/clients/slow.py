@@ -93,8 +93,8 @@ def status(process):
 def memory():
     """MiB of PID and its children."""
     fields = map(status, Path("/proc").glob("[0-9]*"))
-    family = [f for f in fields if str(PID) in (f.get("Pid", "").strip(), f.get("PPid", "").strip())]
-    return sum(int(f.get("VmRSS", "0 kB").split()[0]) for f in family) / 1024
+    mine = [f for f in fields if str(PID) in (f.get("Pid", "").strip(), f.get("PPid", "").strip())]
+    return sum(int(f.get("VmRSS", "0 kB").split()[0]) for f in mine) / 1024
 
 
 def rounds():
@@ -128,8 +128,8 @@ before, after = max(warm[:third]), max(warm[-third:])
 longest = sorted(gap for _, gap in gaps)
 worst, p50 = longest[-1], longest[len(longest) // 2]
 print(f"the longest gap of each good stream: median {p50 * 1e3:.0f} ms, worst "
-      f"{worst * 1e3:.0f} ms; rounds took up to {round_s * 1e3:.0f} ms in the mean of a second, and "
-      f"this reader was up to {late * 1e3:.0f} ms late")
+      f"{worst * 1e3:.0f} ms; rounds took up to {round_s * 1e3:.0f} ms in the mean of a second, "
+      f"and this reader was up to {late * 1e3:.0f} ms late")
 for fault in faults[:5]:
     print(fault)
 print(f"slow: {STREAMS} streams for {SECONDS:.0f} s, {counts['good']} whole, {counts['slow']} read "

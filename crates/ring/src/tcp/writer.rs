@@ -88,8 +88,8 @@ impl Writer {
         }
     }
 
-    /// Says what this rank did. The compute side writes rounds without a word, so that this side may
-    /// come to it with the next beat only.
+    /// Says what this rank did. The compute side writes rounds without a word, so that this side
+    /// may come to it with the next beat only.
     fn tell(&mut self, stream: &TcpStream) {
         self.told = Instant::now();
         let tally = self.live.own_tally(link_us(stream));
