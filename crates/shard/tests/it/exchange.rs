@@ -89,6 +89,25 @@ fn members_that_expect_other_sizes_are_named() {
 }
 
 #[test]
+fn members_at_another_exchange_are_named() {
+    let groups = joined(2);
+    let ends = each(&groups, |_, exchange| exchange.gather(&[1.0], &[1, 1], &mut Vec::new()));
+    assert_eq!(ends, [Ok(()), Ok(())]);
+    // A seat that counts anew gives part 1 where the first one's owner expects part 2.
+    let (mut first, mut anew) = (groups[0].seat(), groups[1].seat());
+    let other = thread::spawn(move || anew.gather(&[1.0], &[1, 1], &mut Vec::new()).map(|()| anew));
+    first.gather(&[1.0], &[1, 1], &mut Vec::new()).unwrap();
+    let mut anew = other.join().unwrap().unwrap();
+    let other = groups[1].clone();
+    let again = thread::spawn(move || other.seat().gather(&[1.0], &[1, 1], &mut Vec::new()));
+    let error = first.gather(&[1.0], &[1, 1], &mut Vec::new()).unwrap_err();
+    assert_eq!(error.to_string(), "member 1: OutOfTurn: expected part 2 of it, found Part 1");
+    assert!(again.join().unwrap().is_err());
+    assert!(anew.gather(&[1.0], &[1, 1], &mut Vec::new()).is_err());
+    end(&groups);
+}
+
+#[test]
 fn a_group_without_links_or_with_another_number_of_addresses_is_refused() {
     let two = addresses(2);
     let group = Group::start(config(0, &two)).unwrap();
