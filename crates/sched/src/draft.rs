@@ -84,10 +84,19 @@ pub trait Drafter: fmt::Debug + Send {
     }
 }
 
+/// What is known where a stream begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// What rounds cost.
+    pub prices: &'a Prices,
+    /// The request's number among those submitted.
+    pub nth: u64,
+}
+
 /// Gives each stream its drafters, first come first asked.
 pub trait Drafting: fmt::Debug + Send {
     /// The drafters of a new stream.
-    fn open(&self) -> Vec<Box<dyn Drafter>>;
+    fn open(&self, opening: &Opening<'_>) -> Vec<Box<dyn Drafter>>;
 }
 
 /// The drafters there are.
@@ -102,9 +111,10 @@ pub struct Drafters {
 }
 
 impl Drafting for Drafters {
-    fn open(&self) -> Vec<Box<dyn Drafter>> {
+    fn open(&self, opening: &Opening<'_>) -> Vec<Box<dyn Drafter>> {
         let copy = self.copy.then(|| Box::new(Copies::new(self.reach)) as Box<dyn Drafter>);
-        let mtp = self.mtp.then(|| Box::new(Mtp::new(self.reach)) as Box<dyn Drafter>);
+        let mtp = self.mtp.then(|| Mtp::new(self.reach)).filter(|mtp| mtp.is_worth(opening));
+        let mtp = mtp.map(|mtp| Box::new(mtp) as Box<dyn Drafter>);
         copy.into_iter().chain(mtp).collect()
     }
 }

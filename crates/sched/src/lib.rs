@@ -31,7 +31,7 @@ mod scheduler;
 mod stream;
 
 pub use cache::Caching;
-pub use draft::{DraftJob, Drafter, Drafters, Drafting, Drafts, Outlook, Proposal};
+pub use draft::{DraftJob, Drafter, Drafters, Drafting, Drafts, Opening, Outlook, Proposal};
 pub use pace::{Line, Pace};
 pub use price::Prices;
 pub use request::{Event, Failure, Finish, Refusal, Request};

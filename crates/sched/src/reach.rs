@@ -4,6 +4,7 @@
 //! drafts gives `1 + p_1 + p_1 p_2 + ..` tokens and takes what the ring's prices say of its rows,
 //! with the guessing. The `d` of the best ratio is the reach; 0 is to leave it.
 
+use crate::Prices;
 use crate::draft::Outlook;
 
 /// Drafts whose chances are measured one by one; those behind share the last.
@@ -65,20 +66,7 @@ impl Reach {
             // Nothing is known yet: the first windows are plain ones.
             return 0;
         }
-        let (mut best, mut ratio) = (0, LEAST_GAIN / plain);
-        let (mut tokens, mut chance) = (1.0, 1.0);
-        for drafts in 1..=most {
-            chance *= self.chances[(drafts as usize - 1).min(CHANCES - 1)];
-            tokens += chance;
-            let rows = outlook.prices.round_ns(outlook.beside + 1 + drafts).max(plain);
-            let ns = rows + step_ns * f64::from(drafts);
-            // Others that ride along wait as long.
-            let shared = f64::from(outlook.beside);
-            let won = (tokens + shared) / (1.0 + shared) / ns;
-            if won > ratio {
-                (best, ratio) = (drafts, won);
-            }
-        }
+        let best = self.best(outlook.prices, outlook.beside, most, step_ns);
         if best == 0 {
             self.idle += 1;
             for (chance, hoped) in self.chances.iter_mut().zip(self.hoped) {
@@ -92,6 +80,38 @@ impl Reach {
             n if n % DEEPER == 0 => (best + 1).min(most),
             _ => best,
         }
+    }
+
+    /// Whether a stream that is alone could win with drafts that fare as they do now, or nobody
+    /// knows.
+    pub fn may_win(&self, prices: &Prices, most: u32, step_ns: f64) -> bool {
+        let is_known = self.fixed.is_none() && prices.round_ns(1) > 0.0;
+        !is_known || self.best(prices, 0, most, step_ns) > 0
+    }
+
+    /// The drafts of the best ratio.
+    fn best(&self, prices: &Prices, beside: u32, most: u32, step_ns: f64) -> u32 {
+        let plain = prices.round_ns(beside + 1);
+        let (mut best, mut ratio) = (0, LEAST_GAIN / plain);
+        let (mut tokens, mut chance) = (1.0, 1.0);
+        for drafts in 1..=most {
+            chance *= self.chance(drafts - 1);
+            tokens += chance;
+            let rows = prices.round_ns(beside + 1 + drafts).max(plain);
+            let ns = rows + step_ns * f64::from(drafts);
+            // Others that ride along wait as long.
+            let shared = f64::from(beside);
+            let won = (tokens + shared) / (1.0 + shared) / ns;
+            if won > ratio {
+                (best, ratio) = (drafts, won);
+            }
+        }
+        best
+    }
+
+    /// The chance of a draft, the first is 0, once those before it are right.
+    fn chance(&self, draft: u32) -> f64 {
+        self.chances[(draft as usize).min(CHANCES - 1)]
     }
 }
 

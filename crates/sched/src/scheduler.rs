@@ -14,7 +14,7 @@ use crate::pace::{Debt, Pace};
 use crate::reply::Reply;
 use crate::stream::{Slot, Stream};
 use crate::{
-    DraftJob, Drafting, Event, Failure, Finish, Limits, Outlook, Prices, Refusal, Request,
+    DraftJob, Drafting, Event, Failure, Finish, Limits, Opening, Outlook, Prices, Refusal, Request,
 };
 use crate::{RequestId, Wanted};
 
@@ -167,7 +167,8 @@ impl Scheduler {
 
     pub(crate) fn guesses(&self, reply: &Reply) -> Guesses {
         let drafting = self.drafting.as_ref().filter(|_| reply.drafts());
-        drafting.map_or_else(Guesses::default, |drafting| Guesses::new(drafting.open()))
+        let opening = Opening { prices: &self.prices, nth: reply.age };
+        drafting.map_or_else(Guesses::default, |drafting| Guesses::new(drafting.open(&opening)))
     }
 
     /// Most tokens of prompt and reply: the context, or what all the pages hold.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use arith::sample::Sampling;
-use sched::{Caching, Drafter, Drafting, Drafts, Outlook, Proposal, Request};
+use sched::{Caching, Drafter, Drafting, Drafts, Opening, Outlook, Proposal, Request};
 use stage::Shapes;
 
 use crate::traffic::{Build, Met, Net, Rng, Told};
@@ -109,7 +109,7 @@ fn cold(request: &Request) -> Told {
 struct Oracle(Arc<Mutex<Vec<Vec<u32>>>>);
 
 impl Drafting for Oracle {
-    fn open(&self) -> Vec<Box<dyn Drafter>> {
+    fn open(&self, _: &Opening<'_>) -> Vec<Box<dyn Drafter>> {
         vec![Box::new(self.clone())]
     }
 }

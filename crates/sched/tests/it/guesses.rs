@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use sched::{Drafter, Drafting, Drafts, Outlook, Proposal};
+use sched::{Drafter, Drafting, Drafts, Opening, Outlook, Proposal};
 
 use crate::asks::{Rng, VOCAB};
 
@@ -30,7 +30,7 @@ pub fn guesses(answers: &Answers, rng: &mut Rng, tokens: &[u32], count: u32) -> 
 }
 
 impl Drafting for Oracles {
-    fn open(&self) -> Vec<Box<dyn Drafter>> {
+    fn open(&self, _: &Opening<'_>) -> Vec<Box<dyn Drafter>> {
         let oracle = || Oracle { told: self.clone(), rng: Rng(0), drafted: 0, lives: 40 };
         vec![Box::new(oracle()) as Box<dyn Drafter>]
     }
