@@ -1,7 +1,5 @@
 //! The contract between a stage and whoever drives it.
 
-use std::ops::Range;
-
 use arith::base::StreamId;
 use wire::plan::Plan;
 
@@ -49,7 +47,10 @@ pub struct Chain<'a> {
     /// Position of its first row.
     pub first: u32,
     /// Its rows among the given ones, as they came back from the last stage.
-    pub rows: Range<usize>,
+    pub rows: &'a [usize],
+    /// What the stream's next entry settles its window by, where it is known: a tree's rows lie on
+    /// the pages of their path.
+    pub accepted: u32,
     /// The token after each of them.
     pub tokens: &'a [u32],
     /// Tokens to guess behind the last of `tokens`; 0 only takes the rows in.

@@ -52,7 +52,7 @@ pub struct Fake {
     stale: Vec<u32>,
 }
 
-/// The states of one layer after 0, 1, .. rows of the last window.
+/// The states of one layer after 0, 1, .. rows of the last window, path by path of a tree.
 type Trail = Vec<u64>;
 
 impl Fake {
@@ -95,9 +95,14 @@ impl Fake {
     }
 
     fn settle(&mut self, settled: &Settled) {
-        let keep = match self.fault {
-            Some(Fault::PositionOnly | Fault::StateStays | Fault::DropRollback) => settled.rows,
-            _ => settled.accepted,
+        let stays = matches!(
+            self.fault,
+            Some(Fault::PositionOnly | Fault::StateStays | Fault::DropRollback)
+        );
+        let keep = match settled.accepted {
+            _ if stays => u32::MAX,
+            0 => 0,
+            accepted => settled.at + accepted,
         };
         for trail in self.streams.get_mut(&settled.id).into_iter().flatten() {
             // A skipped stream's trail is short: its rows were never computed.
@@ -156,13 +161,16 @@ impl Fake {
         true
     }
 
-    fn layers(&mut self, id: StreamId, position: u32, row: &mut [f32]) {
+    /// `is_first`: of its path, which starts from the state before the window.
+    fn layers(&mut self, id: StreamId, position: u32, is_first: bool, row: &mut [f32]) {
+        let is_first = is_first && self.fault != Some(Fault::SiblingSeen);
         let trails = self.streams.get_mut(&id).expect("a stream with rows is open");
         for (trail, layer) in trails.iter_mut().zip(self.config.range.clone()) {
             if self.fault == Some(Fault::SkipLayer(layer)) {
                 continue;
             }
-            let last = *trail.last().expect("a trail starts with the state before the window");
+            let last = if is_first { trail.first() } else { trail.last() };
+            let last = *last.expect("a trail starts with the state before the window");
             let place = (u64::from(layer) << 32) | u64::from(position);
             let state = step(digest(row, last), place);
             trail.push(state);
@@ -203,7 +211,8 @@ impl Engine for Fake {
             if span.skipped {
                 continue;
             }
-            for (position, row) in (span.first..).zip(span.rows) {
+            for (at, (position, row)) in (span.first..).zip(span.rows).enumerate() {
+                let row = effects.origins[row];
                 let values = &mut out[row * hidden..(row + 1) * hidden];
                 match input {
                     Input::Tokens(ids) => {
@@ -214,7 +223,7 @@ impl Engine for Fake {
                         values.copy_from_slice(&rows[row * hidden..(row + 1) * hidden]);
                     }
                 }
-                self.layers(span.id, position, values);
+                self.layers(span.id, position, at == 0, values);
             }
         }
         Ok(())
@@ -245,8 +254,9 @@ impl Engine for Fake {
         let hidden = self.config.hidden;
         let guesses = chains.iter().enumerate().map(|(at, chain)| {
             assert_eq!(chain.rows.len(), chain.tokens.len(), "a token after each row");
-            assert!(self.slots.pages(chain.id).is_some(), "rows of an open stream");
-            let last = chain.rows.end - 1;
+            let pages = self.slots.pages(chain.id, chain.accepted);
+            assert!(pages.is_some(), "rows of an open stream");
+            let last = *chain.rows.last().expect("a chain has rows");
             let seed = digest(&rows[last * hidden..(last + 1) * hidden], 2);
             let after = chain.first + chain.tokens.len() as u32 + 1;
             let guess = |i: u32| {

@@ -14,6 +14,8 @@ pub enum Fault {
     PositionOnly,
     /// A settle moves the position and the keys back, the recurrent state stays.
     StateStays,
+    /// A tree is taken as one chain: its other paths' rows see their siblings' keys.
+    SiblingSeen,
     /// A settle keeps the whole window, whatever was accepted.
     DropRollback,
     /// A change of a stream's state is not counted.
@@ -96,6 +98,7 @@ mod planted {
                     keep_states(effects);
                 }
                 Some(Fault::StateStays) => keep_states(effects),
+                Some(Fault::SiblingSeen) => see_siblings(effects),
                 Some(Fault::DropGeneration) => {
                     effects.spans.iter().for_each(|span| slots.forget_generation(span.id));
                 }
@@ -106,7 +109,8 @@ mod planted {
         /// Rows go on behind the rejected ones, as far as their last page reaches.
         fn keep_keys(&mut self, effects: &mut Effects) {
             for settled in &effects.settled {
-                *self.stale.entry(settled.id).or_default() += settled.rows - settled.accepted;
+                *self.stale.entry(settled.id).or_default() +=
+                    settled.rows.saturating_sub(settled.accepted);
             }
             effects.closed.iter().for_each(|id| {
                 self.stale.remove(id);
@@ -123,11 +127,26 @@ mod planted {
     fn keep_states(effects: &mut Effects) {
         for settled in &mut effects.settled {
             let rejected = settled.accepted == 0;
-            settled.accepted = settled.rows;
+            (settled.accepted, settled.is_side) = (settled.rows, false);
             if let Some(span) = effects.spans.iter_mut().find(|span| span.id == settled.id)
                 && rejected
             {
                 span.track.from = Some(span.track.to);
+            }
+        }
+    }
+
+    /// Each other path of a tree stands behind the first one's rows, in its pages.
+    fn see_siblings(effects: &mut Effects) {
+        let spans = effects.spans.clone();
+        for (at, span) in spans.iter().enumerate() {
+            let first = (at + 1..spans.len()).take_while(|next| spans[*next].id == span.id).last();
+            let Some(first) = first else { continue };
+            let keys = (effects.map.tables[first].len() * TILE_KEYS) as u32;
+            let behind = spans[first].rows.len() as u32;
+            let end = span.first + behind + span.rows.len() as u32;
+            for row in effects.map.rows[span.rows.clone()].iter_mut().filter(|_| end <= keys) {
+                (row.table, row.position) = (first, row.position + behind);
             }
         }
     }

@@ -60,7 +60,7 @@ impl Guessing<'_> {
             let own = map.tables.len();
             map.rows.extend(positions.map(|position| RowAt { table: own, position }));
             map.tables.push(table);
-            places.extend(chain.rows.clone());
+            places.extend_from_slice(chain.rows);
             ids.extend_from_slice(chain.tokens);
             if chain.length > 0 && !chain.tokens.is_empty() {
                 ends.push((at, map.rows.len() - 1));
@@ -120,7 +120,7 @@ impl Guessing<'_> {
 
     /// The stream's pages, and one behind them that only guesses write to.
     fn table(&self, chain: &Chain<'_>) -> Option<Arc<[u32]>> {
-        let (pages, slot) = self.slots.pages(chain.id)?;
+        let (pages, slot) = self.slots.pages(chain.id, chain.accepted)?;
         let spare = self.sizes.pages as u32 + slot;
         Some(pages.iter().copied().chain([spare]).collect())
     }

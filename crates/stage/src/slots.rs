@@ -4,11 +4,13 @@
 //! stay equal. The rules:
 //!
 //! - A settle moves a stream to `first + accepted` of its last window. `continue` always settles.
-//!   A window of more than [`WINDOW_ROWS_MAX`] rows stays whole or not at all.
+//!   A window of more than [`WINDOW_ROWS_MAX`] rows stays whole or not at all. Of a tree it moves to
+//!   the path of the last accepted row.
 //! - Rows computed, a settled window or a resume add 1 to the generation, once an entry.
-//! - A stream holds `ceil((first + rows) / 64)` pages. A plan's closes, cancels and rollbacks
-//!   give pages back first; then its keeps are done in their order; then its entries take the
-//!   lowest free pages, in ascending id.
+//! - A stream holds `ceil((first + rows) / 64)` pages; of a tree's rows those of its first path,
+//!   and for each other path pages of its own from the one of `first` on. A plan's closes, cancels
+//!   and rollbacks give pages back first; then its keeps are done in their order; then its entries
+//!   take the lowest free pages, in ascending id, path by path.
 //! - A new stream gets the lowest slot that no stream has, in ascending id, after the plan's closes
 //!   and cancels; its recurrent state lives there.
 //! - A plan is checked whole before anything changes.
@@ -25,12 +27,14 @@ use crate::{Shapes, SlotState, StageError};
 mod effects;
 mod keeps;
 mod pages;
+mod tree;
 
 pub use effects::{Effects, KeepEffect, PageCopy, Settled, Span, Track};
 pub use wire::limit::WINDOW_ROWS_MAX;
 
 use keeps::{Kept, half_full};
 use pages::{Changes, Pages};
+use tree::Path;
 
 /// The table of a rank.
 #[derive(Clone, Debug, Default)]
@@ -56,11 +60,13 @@ struct Slot {
     first: u32,
     rows: u32,
     pages: Arc<[u32]>,
+    /// Of a tree window; none for a chain.
+    paths: Vec<Path>,
 }
 
 impl Slot {
     fn pages_needed(&self) -> u32 {
-        pages_of(self.first + self.rows)
+        pages_of(self.first + self.length())
     }
 
     fn track(&self) -> Track {
@@ -100,9 +106,10 @@ impl Slots {
         if slot.rows > 0 { Some(track.to) } else { track.from }
     }
 
-    /// The KV pages of an open stream, and its slot.
-    pub fn pages(&self, id: StreamId) -> Option<(Arc<[u32]>, u32)> {
-        self.slots.get(&id).map(|slot| (slot.pages.clone(), slot.index))
+    /// The KV pages of an open stream whose window is about to settle by `accepted`, and its slot.
+    pub fn pages(&self, id: StreamId, accepted: u32) -> Option<(Arc<[u32]>, u32)> {
+        let slot = self.slots.get(&id)?;
+        Some((slot.path_pages(slot.outcome(accepted).path), slot.index))
     }
 
     /// Marks the stream's rows as skipped, until its cancel or close. The stream need not be open:
@@ -125,7 +132,7 @@ impl Slots {
             generation: slot.generation,
             first: slot.first,
             rows: slot.rows,
-            pages: slot.pages.len() as u32,
+            pages: slot.pages.len() as u32 + slot.side_pages(),
         };
         self.slots.iter().map(state).collect()
     }
@@ -155,9 +162,11 @@ impl Slots {
                 Op::Continue => {}
             }
             at_most("rows of a stream", self.shapes.chunk_rows_max.into(), entry.rows.into())?;
-            let tree = entry.parents.as_ref().map_or(0, Vec::len);
-            at_most("rows of a tree", 0, tree as u64)?;
-            let end = u64::from(entry.first) + u64::from(entry.rows);
+            if entry.op != Op::Continue {
+                let tree = entry.parents.as_ref().map_or(0, Vec::len);
+                at_most("rows of a first tree", 0, tree as u64)?;
+            }
+            let end = u64::from(entry.first) + u64::from(tree::length(entry));
             at_most("positions of a stream", self.shapes.context_max.into(), end)?;
         }
         at_most("streams", self.shapes.streams_max.into(), streams as u64)
@@ -195,19 +204,19 @@ impl Slots {
         let mut changes = Changes::default();
         for (entry, next) in plan.entries.iter().zip(next) {
             if let Some(slot) = self.slots.get(&entry.id) {
-                changes.release(&slot.pages[kept_pages(slot, next)..]);
+                changes.release(&slot.settled_pages(entry.accepted, next).1);
             }
         }
-        self.keep_changes(plan, &mut changes);
+        self.keep_changes(plan, next, &mut changes);
         let mut free = self.pages.free_after(&changes);
         for (entry, next) in plan.entries.iter().zip(next) {
             let Some(next) = next else { continue };
             let held = match (self.slots.get(&entry.id), entry.op) {
-                (Some(slot), _) => slot.pages.len() as u32,
+                (Some(slot), _) => slot.path_pages(slot.outcome(entry.accepted).path).len() as u32,
                 (None, Op::Resume) => next.pages.len() as u32 - u32::from(half_full(next.first)),
                 (None, _) => 0,
             };
-            let need = next.pages_needed().saturating_sub(held);
+            let need = next.pages_needed().saturating_sub(held) + next.side_pages();
             if need > free {
                 return Err(StageError::TooFewPages { id: entry.id, need, free });
             }
@@ -228,7 +237,7 @@ impl Slots {
             }
         }
         self.commit_keeps(plan, &next, &mut effects);
-        let mut copied = Vec::new();
+        let (mut copied, mut row) = (Vec::new(), 0);
         for (entry, next) in plan.entries.iter().zip(next) {
             let Some(mut slot) = next else { continue };
             let held = self.slots.get(&entry.id).map(|slot| slot.pages.clone());
@@ -237,9 +246,11 @@ impl Slots {
                 _ => held.unwrap_or_default(),
             };
             slot.pages = self.grow(held, slot.pages_needed());
+            self.part(&mut slot, &mut effects);
             if slot.rows > 0 {
-                self.span(entry.id, &slot, &mut effects);
+                self.span(entry.id, &slot, row, &mut effects);
             }
+            row += slot.rows as usize;
             self.slots.insert(entry.id, slot);
         }
         // Not before: no other page may take the place of one that has yet to be copied.
@@ -250,11 +261,13 @@ impl Slots {
     /// Settles or ends one stream and gives its spare pages back.
     fn release(&mut self, entry: &Entry, next: &Option<Slot>, effects: &mut Effects) {
         let (id, Some(slot)) = (entry.id, self.slots.get_mut(&entry.id)) else { return };
-        let keep = kept_pages(slot, next);
-        if keep < slot.pages.len() {
-            self.pages.release(&slot.pages[keep..]);
-            slot.pages = slot.pages[..keep].into();
-        }
+        let accepted = next.as_ref().map_or(0, |_| entry.accepted);
+        let outcome = slot.outcome(accepted);
+        let (rows, at) = (slot.length(), slot.paths.get(outcome.path).map_or(0, |path| path.at));
+        let (kept, spare) = slot.settled_pages(accepted, next);
+        self.pages.release(&spare);
+        slot.pages = kept;
+        slot.paths.clear();
         if next.is_none() {
             self.spare.insert(slot.index);
             self.slots.remove(&id);
@@ -262,8 +275,8 @@ impl Slots {
             effects.closed.push(id);
         } else if slot.rows > 0 {
             let skipped = self.skips.contains(&id);
-            let (rows, accepted, track) = (slot.rows, entry.accepted, slot.track());
-            effects.settled.push(Settled { id, rows, accepted, skipped, track });
+            let (accepted, is_side, track) = (outcome.rows, outcome.path > 0, slot.track());
+            effects.settled.push(Settled { id, rows, accepted, at, is_side, skipped, track });
         }
     }
 
@@ -288,19 +301,41 @@ impl Slots {
         pages.iter().copied().chain(lowest).collect()
     }
 
-    fn span(&self, id: StreamId, slot: &Slot, effects: &mut Effects) {
-        let map = &mut effects.map;
-        let (table, start) = (map.tables.len(), map.rows.len());
-        let positions = slot.first..slot.first + slot.rows;
-        map.rows.extend(positions.map(|position| RowAt { table, position }));
-        map.tables.push(slot.pages.clone());
-        effects.spans.push(Span {
-            id,
-            first: slot.first,
-            rows: start..map.rows.len(),
-            skipped: self.skips.contains(&id),
-            track: slot.track(),
-        });
+    /// Gives the other paths of a tree their pages, with copies of the keys before the window.
+    fn part(&mut self, slot: &mut Slot, effects: &mut Effects) {
+        let (before, first, is_copied) = (slot.pages_before(), slot.first, half_full(slot.first));
+        for path in slot.paths.iter_mut().skip(1) {
+            let count = pages_of(first + path.rows.len() as u32) as usize - before;
+            path.pages = (0..count).map(|_| self.pages.take()).collect();
+            if is_copied {
+                effects.copies.push(PageCopy { from: slot.pages[before], to: path.pages[0] });
+            }
+        }
+    }
+
+    /// A span a path, the first one's last; `row` is the plan's first row of the stream.
+    fn span(&self, id: StreamId, slot: &Slot, row: usize, effects: &mut Effects) {
+        let is_kept = (2..=WINDOW_ROWS_MAX).contains(&slot.rows);
+        for path in (0..slot.paths.len().max(1)).rev() {
+            let (map, origins) = (&mut effects.map, &mut effects.origins);
+            let (table, start) = (map.tables.len(), map.rows.len());
+            let own = slot.paths.get(path);
+            match own {
+                Some(own) => origins.extend(own.rows.iter().map(|at| row + usize::from(*at))),
+                None => origins.extend(row..row + slot.rows as usize),
+            }
+            let positions = slot.first..slot.first + (origins.len() - start) as u32;
+            map.rows.extend(positions.map(|position| RowAt { table, position }));
+            map.tables.push(slot.path_pages(path));
+            effects.spans.push(Span {
+                id,
+                first: slot.first,
+                rows: start..map.rows.len(),
+                kept_at: is_kept.then(|| own.map_or(0, |own| own.at)),
+                skipped: self.skips.contains(&id),
+                track: slot.track(),
+            });
+        }
     }
 
     /// Pages of the streams that a plan ends.
@@ -349,7 +384,7 @@ fn check_continue(entry: &Entry, slot: &Slot) -> Result<Slot, StageError> {
         let (rows, most, found) = (slot.rows, WINDOW_ROWS_MAX, entry.accepted);
         return Err(StageError::LongWindow { id, rows, most, found });
     }
-    let expected = slot.first + entry.accepted;
+    let expected = slot.first + slot.outcome(entry.accepted).rows;
     if entry.first != expected {
         return Err(StageError::OtherPosition { id, expected, found: entry.first });
     }
@@ -361,6 +396,7 @@ fn check_continue(entry: &Entry, slot: &Slot) -> Result<Slot, StageError> {
         index: slot.index,
         side: if entry.accepted > 0 { 1 - slot.side } else { slot.side },
         pages: Arc::default(),
+        paths: tree::paths(entry)?,
     })
 }
 
@@ -369,11 +405,6 @@ fn check_generation(entry: &Entry, expected: Generation) -> Result<(), StageErro
         return Ok(());
     }
     Err(StageError::OtherGeneration { id: entry.id, expected, found: entry.generation })
-}
-
-/// How many of its pages a stream goes on with.
-fn kept_pages(slot: &Slot, next: &Option<Slot>) -> usize {
-    next.as_ref().map_or(0, |next| slot.pages.len().min(next.pages_needed() as usize))
 }
 
 #[cfg(test)]

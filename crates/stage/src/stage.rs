@@ -238,7 +238,7 @@ impl<B: Backend> Stage<B> {
         Ok(true)
     }
 
-    /// Runs the rows `piece` of the round, those of skipped streams left out.
+    /// Runs the rows `piece` of the round's map, those of skipped streams left out.
     fn run(
         &mut self,
         effects: &Effects,
@@ -251,6 +251,7 @@ impl<B: Backend> Stage<B> {
         if live.is_empty() {
             return Ok(());
         }
+        let live: Vec<usize> = live.into_iter().map(|row| effects.origins[row]).collect();
         match input {
             Input::Tokens(ids) => {
                 let ids: Vec<u32> = live.iter().map(|&row| ids[row]).collect();
@@ -364,7 +365,10 @@ impl<B: Backend> Engine for Stage<B> {
         self.pairs = !self.config.loop_mode && !effects.spans.iter().any(decodes);
         out.clear();
         out.resize(rows * self.hidden, 0.0);
-        for piece in pieces(rows, &plan.cuts, PIECE_ROWS_MAX) {
+        let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a round" })?;
+        // Cuts are rows of the plan: a tree has others.
+        let cuts: &[u32] = if effects.origins.len() == rows { &plan.cuts } else { &[] };
+        for piece in pieces(effects.origins.len(), cuts, sizes.rows_max) {
             self.run(&effects, piece, input, out)?;
         }
         Ok(())
@@ -500,10 +504,11 @@ fn sizes(shapes: &Shapes) -> Result<Sizes, StageError> {
     })
 }
 
-/// The rows of a piece of the round whose streams are not skipped, and their indices in the round.
+/// The rows of a piece of the round whose streams are not skipped, and their indices in its map.
 fn live_rows(effects: &Effects, rows: Range<usize>) -> (Piece, Vec<usize>) {
     let (mut piece, mut live) = (Piece::default(), Vec::new());
-    for Span { rows: all, track, .. } in effects.spans.iter().filter(|span| !span.skipped) {
+    for Span { rows: all, track, kept_at, .. } in effects.spans.iter().filter(|span| !span.skipped)
+    {
         let part = rows.start.max(all.start)..rows.end.min(all.end);
         if part.is_empty() {
             continue;
@@ -514,8 +519,8 @@ fn live_rows(effects: &Effects, rows: Range<usize>) -> (Piece, Vec<usize>) {
         // Later pieces of a window go on in place.
         let from = if skipped == 0 { track.from } else { Some(track.to) };
         piece.walks.push(Walk { rows: rows.clone(), from, to: track.to });
-        if (2..=WINDOW_ROWS_MAX as usize).contains(&all.len()) {
-            piece.records.push(Record { rows, at: kept_row(track.slot) + skipped });
+        if let Some(at) = kept_at {
+            piece.records.push(Record { rows, at: kept_row(track.slot, *at) + skipped });
         }
     }
     piece.map.rows = live.iter().map(|&row| effects.map.rows[row]).collect();
@@ -523,13 +528,13 @@ fn live_rows(effects: &Effects, rows: Range<usize>) -> (Piece, Vec<usize>) {
     (piece, live)
 }
 
-fn kept_row(slot: u32) -> usize {
-    (slot * WINDOW_ROWS_MAX) as usize
+fn kept_row(slot: u32, at: u32) -> usize {
+    (slot * WINDOW_ROWS_MAX + at) as usize
 }
 
 fn replay(settled: &Settled) -> Replay {
-    let Settled { accepted, track, .. } = *settled;
-    Replay { at: kept_row(track.slot), rows: accepted as usize, from: track.from, to: track.to }
+    let Settled { accepted, at, track, .. } = *settled;
+    Replay { at: kept_row(track.slot, at), rows: accepted as usize, from: track.from, to: track.to }
 }
 
 /// Splits `rows` into pieces of at most `most`, each ending at the last cut that it can reach.

@@ -16,6 +16,8 @@
 //! are kept, a fifth of what the two states take: drafts are shorter, and who sends a longer
 //! window, a chunk of a prompt, knows all its tokens.
 
+use std::collections::BTreeSet;
+
 use backend::{Backend, BackendError, Walk};
 
 use super::division::Division;
@@ -167,8 +169,10 @@ impl<B: Backend> Recurrent<B> {
 
     fn walk(&self, backend: &B, walks: &[Walk], b: &mut RecurrentRows<B>, memory: &mut Memory<B>) {
         let state = &mut memory.state;
-        backend.convolve(&b.m, &self.taps, state, walks, &mut b.c);
-        backend.delta(&b.c, &b.gates, state, walks, &mut b.o);
+        for walks in waves(walks) {
+            backend.convolve(&b.m, &self.taps, state, walks, &mut b.c);
+            backend.delta(&b.c, &b.gates, state, walks, &mut b.o);
+        }
     }
 
     /// The tail after all rows of each walk but the last, for `Fault::StaleTail`.
@@ -203,4 +207,17 @@ impl<B: Backend> Recurrent<B> {
         }
         self.walk(backend, &walks, b, memory);
     }
+}
+
+/// Walks that go at once: the paths of a tree leave their states in one place, one after another,
+/// and what stays is the last one's.
+fn waves(walks: &[Walk]) -> impl Iterator<Item = &[Walk]> {
+    let mut rest = walks;
+    std::iter::from_fn(move || {
+        let mut places = BTreeSet::new();
+        let count = rest.iter().take_while(|walk| places.insert(walk.to)).count();
+        let (wave, others) = rest.split_at(count);
+        rest = others;
+        (!wave.is_empty()).then_some(wave)
+    })
 }

@@ -5,15 +5,18 @@ use std::ops::Range;
 use arith::base::StreamId;
 use backend::RowMap;
 
-/// A stream's rows inside a round.
+/// A stream's rows inside a round: its window, or one path of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The stream.
     pub id: StreamId,
     /// Position of its first row.
     pub first: u32,
-    /// Its rows, in plan order.
+    /// Its rows among those of the map.
     pub rows: Range<usize>,
+    /// Place of its first row among the window's rows that may run once more; `None` where the
+    /// window settles whole.
+    pub kept_at: Option<u32>,
     /// Whether nobody waits for these rows: they travel as zeros.
     pub skipped: bool,
     /// Where the stream's recurrent state goes.
@@ -37,10 +40,15 @@ pub struct Track {
 pub struct Settled {
     /// The stream.
     pub id: StreamId,
-    /// Rows that the window had, at least one.
+    /// Rows that the window had, at least one; of a tree those of its first path, whose state is
+    /// at the end of the track.
     pub rows: u32,
     /// Rows that stay; state rolls back to the one after them.
     pub accepted: u32,
+    /// Place of the first of them among the window's rows that may run once more.
+    pub at: u32,
+    /// Whether they are on another path than a tree's first.
+    pub is_side: bool,
     /// Whether nobody waits for the stream: its rows may never have been computed.
     pub skipped: bool,
     /// Where the window's state went.
@@ -50,16 +58,17 @@ pub struct Settled {
 impl Settled {
     /// Whether neither place has the state after the accepted rows: they run once more.
     pub fn replays(&self) -> bool {
-        !self.skipped && (1..self.rows).contains(&self.accepted)
+        !self.skipped && self.accepted > 0 && (self.is_side || self.accepted < self.rows)
     }
 }
 
-/// A page that a resumed stream will write behind the kept keys.
+/// A page that a resumed stream will write behind the kept keys, or another path of a tree behind
+/// those before its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCopy {
-    /// The keep's page.
+    /// The keep's page, or the stream's.
     pub from: u32,
-    /// The stream's.
+    /// The stream's, or the path's.
     pub to: u32,
 }
 
@@ -107,8 +116,10 @@ pub struct Effects {
     pub keeps: Vec<KeepEffect>,
     /// Pages to copy.
     pub copies: Vec<PageCopy>,
-    /// Streams with rows; `map.tables` has one table each, in this order.
+    /// Streams with rows, several times for a tree; `map.tables` has one table each, in this order.
     pub spans: Vec<Span>,
     /// Where every row stands.
     pub map: RowMap,
+    /// Which row of the plan each row of the map is; a row that paths share is there for each.
+    pub origins: Vec<usize>,
 }

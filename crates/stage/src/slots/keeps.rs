@@ -119,11 +119,15 @@ impl Slots {
     }
 
     /// The holds and releases of the plan's keeps; a half-full page stays held until it is copied.
-    pub(super) fn keep_changes(&self, plan: &Plan, changes: &mut Changes) {
+    pub(super) fn keep_changes(&self, plan: &Plan, next: &[Option<Slot>], changes: &mut Changes) {
         for keep in &plan.keeps {
             match keep.op {
                 KeepOp::Save => {
-                    let pages = &self.slots[&keep.stream].pages;
+                    let slot = &self.slots[&keep.stream];
+                    let settled = find(plan, next, keep.stream);
+                    let pages =
+                        settled.map(|(entry, next)| slot.settled_pages(entry.accepted, next).0);
+                    let pages = pages.unwrap_or_else(|| slot.pages.clone());
                     changes.hold(&pages[..pages_of(keep.position) as usize]);
                 }
                 KeepOp::Drop => changes.release(&self.keeps[&keep.key].pages),

@@ -68,7 +68,15 @@ fn a_window_settles_to_its_accepted_rows_and_counts_one_change() {
     let mut slots = opened(70);
     let effects = slots.apply(&plan(vec![entry(1, Op::Continue, 70, 4, 70, 1)])).unwrap();
     let track = Track { slot: 0, from: None, to: 1 };
-    let settled = Settled { id: StreamId(1), rows: 70, accepted: 70, skipped: false, track };
+    let settled = Settled {
+        id: StreamId(1),
+        rows: 70,
+        accepted: 70,
+        at: 0,
+        is_side: false,
+        skipped: false,
+        track,
+    };
     assert_eq!(effects.settled, [settled]);
     assert!(!settled.replays());
     assert_eq!(effects.spans[0].track, Track { slot: 0, from: Some(1), to: 0 });
@@ -133,7 +141,27 @@ fn every_wrong_plan_has_its_name_and_changes_nothing() {
         ("OtherShape: rows of a stream: at most 200, found 201", vec![open(2, 201)]),
         ("OtherShape: rows of a round", vec![open(2, 200), open(3, 200), open(4, 1)]),
         ("OtherShape: streams: at most 4", vec![open(2, 1), open(3, 1), open(4, 1), open(5, 1)]),
-        ("OtherShape: rows of a tree", vec![Entry { parents: Some(vec![0xffff]), ..good() }]),
+        ("OtherShape: rows of a first tree", {
+            vec![Entry { parents: Some(vec![0xffff]), ..open(2, 1) }]
+        }),
+        ("OtherShape: rows of a tree: at most 1, found 2", {
+            vec![Entry { parents: Some(vec![0xffff, 0]), ..good() }]
+        }),
+        ("OtherShape: rows without a parent: at most 1, found 2", {
+            vec![Entry { parents: Some(vec![0xffff]), ..entry(1, Op::Continue, 70, 2, 70, 1) }]
+        }),
+        ("OtherShape: parent of a row: at most 0, found 1", {
+            vec![Entry { parents: Some(vec![0xffff, 1]), ..entry(1, Op::Continue, 70, 2, 70, 1) }]
+        }),
+        ("OtherShape: rows of a tree: at most 32, found 33", {
+            let parents = Some((0..33u16).map(|row| row.wrapping_sub(1)).collect());
+            vec![Entry { parents, ..entry(1, Op::Continue, 70, 33, 70, 1) }]
+        }),
+        ("OtherShape: rows of a tree's paths: at most 32, found 34", {
+            // Two paths of 17 rows that part at the last.
+            let parents = Some((0..18u16).map(|row| row.min(16).wrapping_sub(1)).collect());
+            vec![Entry { parents, ..entry(1, Op::Continue, 70, 18, 70, 1) }]
+        }),
         ("NoSuchKeep: 0x0", vec![entry(2, Op::Resume, 5, 1, 0, 0)]),
     ];
     let mut slots = opened(70);
@@ -220,6 +248,43 @@ fn a_keep_shares_whole_pages_and_a_resume_copies_a_half_full_one() {
     assert_eq!(*effects.map.tables[1], [0, 1, 4, 5]);
     assert_eq!(slots.pages_free(), 12 - 5, "page 2 is free again");
     assert_eq!(slots.table()[0].generation, Generation(1));
+}
+
+/// A window of a known token, two rows behind it, and three more beside those.
+fn fork(first: u32, accepted: u32, generation: u32) -> Entry {
+    let parents = Some(vec![0xffff, 0, 1, 0, 3, 4]);
+    Entry { parents, ..entry(1, Op::Continue, first, 6, accepted, generation) }
+}
+
+#[test]
+fn each_path_of_a_tree_has_pages_of_its_own_and_the_accepted_one_s_stay() {
+    let mut slots = opened(126);
+    let effects = slots.apply(&plan(vec![fork(126, 126, 1)])).unwrap();
+    // The other path first: its page is a copy, and its fourth row needs one more.
+    assert_eq!(effects.copies, [PageCopy { from: 1, to: 3 }]);
+    let tables: Vec<&[u32]> = effects.map.tables.iter().map(|table| &**table).collect();
+    assert_eq!(tables, [&[0, 3, 4][..], &[0, 1, 2]]);
+    assert_eq!(effects.origins, [0, 3, 4, 5, 0, 1, 2]);
+    let positions: Vec<u32> = effects.map.rows.iter().map(|row| row.position).collect();
+    assert_eq!(positions, [126, 127, 128, 129, 126, 127, 128]);
+    let kept: Vec<_> = effects.spans.iter().map(|span| (span.kept_at, span.track)).collect();
+    let track = Track { slot: 0, from: Some(1), to: 0 };
+    assert_eq!(kept, [(Some(0), track), (Some(4), track)]);
+    assert_eq!(slots.table()[0].pages, 5);
+
+    let mut other = slots.clone();
+    let effects = slots.apply(&plan(vec![entry(1, Op::Continue, 129, 1, 5, 2)])).unwrap();
+    let settled = effects.settled[0];
+    assert_eq!((settled.rows, settled.accepted, settled.at, settled.is_side), (3, 3, 0, true));
+    assert!(settled.replays());
+    assert_eq!(*effects.map.tables[0], [0, 3, 4]);
+    assert_eq!(slots.pages_free(), 12 - 3);
+
+    let effects = other.apply(&plan(vec![entry(1, Op::Continue, 129, 1, 3, 2)])).unwrap();
+    assert!(!effects.settled[0].replays(), "the first path's state stands");
+    assert_eq!(*effects.map.tables[0], [0, 1, 2]);
+    other.apply(&plan(vec![entry(1, Op::Close, 0, 0, 9, 3)])).unwrap();
+    assert_eq!(other.pages_free(), 12);
 }
 
 #[test]

@@ -121,11 +121,24 @@ pub fn say(id: u32, accepted: u32, tokens: &[u32]) -> Say<'_> {
     Say { id, accepted, tokens }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Book {
     first: u32,
     rows: u32,
     generation: u32,
+    /// Of a tree.
+    parents: Vec<u16>,
+}
+
+impl Book {
+    /// Positions that stay.
+    fn depth(&self, accepted: u32) -> u32 {
+        let Some(row) = accepted.checked_sub(1).filter(|_| !self.parents.is_empty()) else {
+            return accepted;
+        };
+        let above = |row: &u32| self.parents.get(*row as usize).map(|parent| u32::from(*parent));
+        std::iter::successors(Some(row), above).take_while(|row| *row < self.rows).count() as u32
+    }
 }
 
 pub struct Chain<E: ?Sized = dyn Engine> {
@@ -173,10 +186,23 @@ impl<E: Engine + ?Sized> Chain<E> {
         self.step(entries, keeps, &tokens)
     }
 
+    /// Runs a tree window of an open stream, `accepted` as in the plan.
+    pub fn tree(
+        &mut self,
+        id: u32,
+        accepted: u32,
+        tokens: &[u32],
+        parents: &[u16],
+    ) -> Result<Vec<f32>, StageError> {
+        let entry = self.word(&say(id, accepted, tokens));
+        self.books.get_mut(&id).unwrap().parents = parents.to_vec();
+        self.run(vec![Entry { parents: Some(parents.to_vec()), ..entry }], tokens)
+    }
+
     /// Opens a stream at a keep.
     pub fn resume(&mut self, id: u32, key: u64, tokens: &[u32]) -> Result<Vec<f32>, StageError> {
         let (first, rows) = (self.kept[&key], tokens.len() as u32);
-        self.books.insert(id, Book { first, rows, generation: 1 });
+        self.books.insert(id, Book { first, rows, generation: 1, ..Book::default() });
         let entry = Entry { resume: first, ..entry(id, Op::Resume, first, rows, 0, 0) };
         self.step(vec![entry], vec![keep(key, KeepOp::Restore, id, first)], tokens)
     }
@@ -218,13 +244,13 @@ impl<E: Engine + ?Sized> Chain<E> {
         let rows = say.tokens.len() as u32;
         let Some(book) = self.books.get_mut(&say.id) else {
             let generation = u32::from(rows > 0);
-            self.books.insert(say.id, Book { first: 0, rows, generation });
+            self.books.insert(say.id, Book { rows, generation, ..Book::default() });
             return entry(say.id, Op::Open, 0, rows, 0, 0);
         };
-        let first = book.first + say.accepted;
+        let first = book.first + book.depth(say.accepted);
         let generation = book.generation;
         let changes = u32::from(rows > 0 || book.rows > 0);
-        *book = Book { first, rows, generation: generation + changes };
+        *book = Book { first, rows, generation: generation + changes, parents: Vec::new() };
         entry(say.id, Op::Continue, first, rows, say.accepted, generation)
     }
 

@@ -69,6 +69,45 @@ fn a_window_rolled_back_equals_a_fresh_run() {
     }
 }
 
+/// A known token, two drafts behind it, and three others that part from the first of them.
+const PARENTS: [u16; 6] = [0xffff, 0, 1, 1, 3, 4];
+/// The rows of its paths.
+const PATHS: [&[usize]; 2] = [&[0, 1, 2], &[0, 1, 3, 4, 5]];
+
+#[test]
+fn a_tree_window_s_rows_are_its_paths_rows_and_any_of_them_may_stay() {
+    let (text, tail) = (tokens(5, 61), tokens(14, 4));
+    let tree = tokens(15, 6);
+    for kind in KINDS {
+        let width = kind.chain(&[]).hidden();
+        // Over a page's edge.
+        let fresh = |own: &[u32]| {
+            let whole = [&text[..], own].concat();
+            kind.chain(&[]).feed(1, &whole, 66)[61 * width..].to_vec()
+        };
+        for accepted in [0, 2, 3, 5] {
+            let mut chain = kind.chain(&[1]);
+            chain.feed(1, &text, 61);
+            let rows = chain.tree(1, 61, &tree, &PARENTS).unwrap();
+            for path in PATHS.iter().filter(|_| accepted == 0) {
+                let own: Vec<u32> = path.iter().map(|row| tree[*row]).collect();
+                for (row, expected) in path.iter().zip(fresh(&own).chunks(width)) {
+                    same(&rows[row * width..][..width], expected, &format!("{kind:?} row {row}"));
+                }
+            }
+            let path = PATHS[usize::from(accepted > 3)].iter();
+            let kept = path.take_while(|row| **row < accepted as usize);
+            let mut own: Vec<u32> = kept.map(|row| tree[*row]).collect();
+            let known = own.len();
+            own.extend(&tail);
+            let rows = chain.round(&[say(1, accepted, &tail)]).unwrap();
+            same(&rows, &fresh(&own)[known * width..], &format!("{kind:?}, {accepted} accepted"));
+            let tables: Vec<_> = chain.stages.iter().map(|stage| stage.table()).collect();
+            assert_eq!(tables[0], tables[1]);
+        }
+    }
+}
+
 #[test]
 fn a_settle_alone_rolls_back_too() {
     let text = tokens(7, 20);

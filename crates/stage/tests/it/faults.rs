@@ -100,6 +100,34 @@ fn a_recurrent_state_that_stays_changes_bytes() {
     assert_eq!(rows(Some(Fault::StateStays), 5), rows(None, 5), "nothing to roll back");
 }
 
+/// Bytes behind a tree whose other path stays, with a fault in the rank of layer `at`.
+fn behind_a_tree(fault: Option<Fault>, at: u32) -> (Vec<u32>, Vec<u32>) {
+    let text = tokens(24, 40);
+    let stages = [0..1, 1..2, 2..LAYERS].map(|range| -> Box<dyn Engine> {
+        let fault = fault.filter(|_| range.start == at);
+        let mut stage = Stage::open(cpu().clone(), hybrid(), config(range)).unwrap();
+        fault.into_iter().for_each(|fault| stage.plant(fault));
+        Box::new(stage)
+    });
+    let mut chain = Chain::new(stages.into());
+    chain.feed(1, &text[..30], 30);
+    let rows = chain.tree(1, 30, &text[30..34], &[0xffff, 0, 1, 0]).unwrap();
+    let after = chain.round(&[say(1, 4, &text[34..])]).unwrap();
+    (bits(&rows), bits(&after))
+}
+
+#[test]
+fn a_sibling_that_is_seen_or_a_state_of_another_path_changes_bytes() {
+    for at in 0..LAYERS.min(3) {
+        let (rows, after) = behind_a_tree(None, at);
+        let seen = behind_a_tree(Some(Fault::SiblingSeen), at);
+        let stays = behind_a_tree(Some(Fault::StateStays), at);
+        println!("layer {at}: sibling {}, state {}", seen.0 != rows, stays.1 != after);
+        assert_eq!(stays.0, rows, "the tree itself is whole");
+        assert!(seen.0 != rows || stays.1 != after, "layer {at}");
+    }
+}
+
 #[test]
 fn a_tail_that_misses_a_row_changes_bytes() {
     let text = tokens(23, 20);

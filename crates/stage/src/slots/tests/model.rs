@@ -9,12 +9,44 @@ use wire::plan::{Keep, KeepOp};
 
 use super::*;
 
-/// A stream as the model sees it: the stamp that each of its positions was written with.
+/// A stream as the model sees it: the stamp that each of its positions was written with, and what
+/// its window's rows were written with, each by its parent where they are a tree.
 #[derive(Clone, Debug, Default)]
 struct Story {
     stamps: Vec<u64>,
-    window: usize,
+    window: Vec<u64>,
+    parents: Option<Vec<u16>>,
     generation: u32,
+}
+
+impl Story {
+    /// All positions where the window's path to `row` is taken.
+    fn along(&self, row: usize) -> Vec<u64> {
+        let parents = self.parents.as_ref().unwrap();
+        let above = |row: &usize| {
+            Some(usize::from(parents[*row])).filter(|parent| *parent < self.window.len())
+        };
+        let rows: Vec<usize> = std::iter::successors(Some(row), above).collect();
+        let own = rows.iter().rev().map(|row| self.window[*row]);
+        self.stamps.iter().copied().chain(own).collect()
+    }
+
+    /// What each path would have, first leaf first.
+    fn ways(&self) -> Vec<Vec<u64>> {
+        let Some(parents) = &self.parents else {
+            return vec![[&self.stamps[..], &self.window].concat()];
+        };
+        let is_leaf = |row: &usize| parents.iter().all(|parent| usize::from(*parent) != *row);
+        (0..self.window.len()).filter(is_leaf).map(|row| self.along(row)).collect()
+    }
+
+    fn settle(&mut self, accepted: usize) {
+        self.stamps = match (&self.parents, accepted) {
+            (Some(_), 1..) => self.along(accepted - 1),
+            _ => [&self.stamps, &self.window[..accepted]].concat(),
+        };
+        self.window.clear();
+    }
 }
 
 /// What a random plan does to a stream: open, resume or continue (all with rows), or close; and
@@ -27,6 +59,8 @@ struct Deed {
     rows: u32,
     accepted: Index,
     save: bool,
+    /// Where each row hangs, if the window is to be a tree.
+    tree: Option<[Index; 6]>,
 }
 
 /// The streams and keeps of the model.
@@ -48,24 +82,19 @@ struct Device {
 fn deed() -> impl Strategy<Value = Deed> {
     let rows = prop_oneof![0u32..5, 30..34u32, 60..70u32, 120..140u32];
     let resume = prop::option::of(any::<Index>());
-    (0..5u32, prop::bool::weighted(0.15), resume, rows, any::<Index>(), any::<bool>()).prop_map(
-        |(id, close, resume, rows, accepted, save)| Deed {
-            id,
-            close,
-            resume,
-            rows,
-            accepted,
-            save,
-        },
-    )
+    let tree = prop::option::weighted(0.4, any::<[Index; 6]>());
+    (0..5u32, prop::bool::weighted(0.15), resume, rows, any::<Index>(), any::<bool>(), tree)
+        .prop_map(|(id, close, resume, rows, accepted, save, tree)| {
+            let rows = if tree.is_some() { 1 + rows % 6 } else { rows };
+            Deed { id, close, resume, rows, accepted, save, tree }
+        })
 }
 
 impl Stories {
     fn write(&mut self, id: u32, rows: u32) {
         let story = self.open.entry(id).or_default();
-        let stamps = self.clock + 1..=self.clock + u64::from(rows);
-        story.stamps.extend(stamps);
-        story.window = rows as usize;
+        story.window = (self.clock + 1..=self.clock + u64::from(rows)).collect();
+        story.parents = None;
         self.clock += u64::from(rows);
     }
 
@@ -78,12 +107,12 @@ impl Stories {
             self.open.remove(&id);
             return entry(id, Op::Close, 0, 0, 0, generation);
         }
-        let accepted = match story.window {
+        let accepted = match story.window.len() {
             long if long > WINDOW_ROWS_MAX as usize => deed.accepted.index(2) * long,
             window => deed.accepted.index(window + 1),
         };
-        story.generation += u32::from(rows > 0 || story.window > 0);
-        story.stamps.truncate(story.stamps.len() - story.window + accepted);
+        story.generation += u32::from(rows > 0 || !story.window.is_empty());
+        story.settle(accepted);
         let first = story.stamps.len() as u32;
         if deed.save && first > 0 {
             let key = self.clock << 8 | u64::from(id);
@@ -92,7 +121,13 @@ impl Stories {
             }
         }
         self.write(id, rows);
-        entry(id, Op::Continue, first, rows, accepted as u32, generation)
+        let parents = deed.tree.map(|tree| {
+            let hang =
+                |row: u32| (tree[row as usize].index(row as usize + 1) as u16).wrapping_sub(1);
+            (0..rows).map(hang).collect::<Vec<u16>>()
+        });
+        self.open.entry(id).or_default().parents.clone_from(&parents);
+        Entry { parents, ..entry(id, Op::Continue, first, rows, accepted as u32, generation) }
     }
 
     fn begin(&mut self, deed: &Deed, keeps: &mut Vec<Keep>) -> Entry {
@@ -105,7 +140,7 @@ impl Stories {
                 let key = keys[which.index(keys.len())];
                 let stamps = self.kept[&key].clone();
                 let first = stamps.len() as u32;
-                self.open.insert(id, Story { stamps, window: 0, generation: 1 });
+                self.open.insert(id, Story { stamps, generation: 1, ..Story::default() });
                 self.write(id, rows);
                 keeps.push(keep(key, KeepOp::Restore, id, first));
                 resume(id, first, rows)
@@ -122,10 +157,9 @@ impl Stories {
     /// Keeps a stream that the plan does not name, at the position before its open window.
     fn save_idle(&mut self, which: Index, entries: &[Entry], keeps: &mut Vec<Keep>) {
         let idle = |id: &u32| entries.iter().all(|entry| entry.id.0 != *id);
-        let settled = |story: &Story| story.stamps.len() - story.window;
-        let open = self.open.iter().filter(|(id, story)| idle(id) && settled(story) > 0);
+        let open = self.open.iter().filter(|(id, story)| idle(id) && !story.stamps.is_empty());
         let found: Vec<(u32, Vec<u64>)> =
-            open.map(|(&id, story)| (id, story.stamps[..settled(story)].to_vec())).collect();
+            open.map(|(&id, story)| (id, story.stamps.clone())).collect();
         if found.is_empty() {
             return;
         }
@@ -156,10 +190,12 @@ impl Device {
         Self { cache, places, windows: BTreeMap::new(), kept: BTreeMap::new() }
     }
 
-    fn run(&mut self, effects: &Effects, stories: &Stories) {
+    fn run(&mut self, plan: &Plan, effects: &Effects, stories: &Stories) {
         for settled in effects.settled.iter().filter(|settled| settled.replays()) {
             let mut state = settled.track.from.map_or(Vec::new(), |from| self.places[from].clone());
-            state.extend(&self.windows[&settled.id][..settled.accepted as usize]);
+            let at = settled.at as usize;
+            let window = &self.windows[&settled.id];
+            state.extend(&window[at..at + settled.accepted as usize]);
             self.places[settled.track.to] = state;
         }
         for effect in &effects.keeps {
@@ -177,18 +213,26 @@ impl Device {
             let from = *from as usize * TILE_KEYS;
             self.cache.copy_within(from..from + TILE_KEYS, *to as usize * TILE_KEYS);
         }
+        self.windows.retain(|id, _| effects.spans.iter().all(|span| span.id != *id));
         for span in &effects.spans {
-            let stamps = &stories.open[&span.id.0].stamps;
-            let window = stamps[span.first as usize..].to_vec();
-            for row in &effects.map.rows[span.rows.clone()] {
+            let before = plan.entries.iter().take_while(|entry| entry.id != span.id);
+            let start: u32 = before.map(|entry| entry.rows).sum();
+            let rows = &stories.open[&span.id.0].window;
+            let window: Vec<u64> = effects.origins[span.rows.clone()]
+                .iter()
+                .map(|origin| rows[origin - start as usize])
+                .collect();
+            for (row, stamp) in effects.map.rows[span.rows.clone()].iter().zip(&window) {
                 let key = key_of(&effects.map.tables[row.table], row.position as usize);
-                self.cache[key] = stamps[row.position as usize];
+                self.cache[key] = *stamp;
             }
             let Track { from, to, .. } = span.track;
             let mut state = from.map_or(Vec::new(), |from| self.places[from].clone());
             state.extend(&window);
             self.places[to] = state;
-            self.windows.insert(span.id, window);
+            let kept = self.windows.entry(span.id).or_default();
+            assert!(span.kept_at.is_none_or(|at| at as usize == kept.len()));
+            kept.extend(window);
         }
     }
 
@@ -204,7 +248,9 @@ fn key_of(pages: &[u32], position: usize) -> usize {
 /// Every page is held as often as streams and keeps have it.
 fn check_pages(slots: &Slots) -> Result<(), TestCaseError> {
     let mut all = Pages::new(SHAPES.pages);
-    let streams = slots.slots.values().map(|slot| &slot.pages);
+    let of = |slot: &Slot| slot.paths.iter().map(|path| path.pages.clone()).collect::<Vec<_>>();
+    let sides: Vec<Arc<[u32]>> = slots.slots.values().flat_map(of).collect();
+    let streams = slots.slots.values().map(|slot| &slot.pages).chain(&sides);
     let mut held = BTreeMap::<u32, u32>::new();
     for pages in streams.chain(slots.keeps.values().map(|kept| &kept.pages)) {
         pages.iter().for_each(|page| *held.entry(*page).or_default() += 1);
@@ -260,17 +306,23 @@ proptest! {
             };
             twin.apply(&plan).unwrap();
             prop_assert_eq!((&slots.slots, &slots.keeps), (&twin.slots, &twin.keeps));
-            device.run(&effects, &stories);
+            device.run(&plan, &effects, &stories);
             check_pages(&slots)?;
             prop_assert_eq!(slots.table().len(), stories.open.len());
             for (state, story) in slots.table().iter().zip(stories.open.values()) {
                 prop_assert_eq!(state.generation.0, story.generation);
-                prop_assert_eq!((state.first + state.rows) as usize, story.stamps.len());
-                prop_assert_eq!(state.pages, pages_of(state.first + state.rows));
-                let pages = &slots.slots[&state.id].pages;
-                prop_assert_eq!(&device.reads(pages, story.stamps.len()), &story.stamps);
+                prop_assert_eq!(state.first as usize, story.stamps.len());
+                prop_assert_eq!(state.rows as usize, story.window.len());
+                let slot = &slots.slots[&state.id];
+                let ways = story.ways();
+                let shared = state.first / TILE_KEYS as u32;
+                let pages = ways.iter().map(|way| pages_of(way.len() as u32) - shared);
+                prop_assert_eq!(state.pages, shared + pages.sum::<u32>());
+                for (path, way) in ways.iter().enumerate() {
+                    prop_assert_eq!(&device.reads(&slot.path_pages(path), way.len()), way);
+                }
                 let seen = slots.place(state.id).map_or(&[][..], |place| &device.places[place]);
-                prop_assert_eq!(seen, &story.stamps[..]);
+                prop_assert_eq!(seen, &ways[0][..]);
             }
             prop_assert_eq!(&device.kept, &stories.kept);
             for (key, stamps) in &stories.kept {
