@@ -415,7 +415,8 @@ fn guess<'a>(
     let chain = |job: &'a DraftJob| Chain {
         id: job.id,
         first: job.first,
-        rows: job.rows.clone(),
+        rows: &job.rows,
+        accepted: job.accepted,
         tokens: &job.tokens,
         length: job.chain,
     };

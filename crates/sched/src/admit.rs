@@ -10,7 +10,9 @@ use crate::stream::{Slot, Stream};
 impl Scheduler {
     /// Pages that neither a stream nor a kept state holds, and that no stream has reserved.
     fn spare(&self) -> u32 {
-        let promised: u32 = self.live().map(|s| s.reserved - s.pages.len() as u32).sum();
+        let reserved = |s: &Stream| s.reserved + s.side_reserved;
+        let held = |s: &Stream| (s.pages.len() + s.side.len()) as u32;
+        let promised: u32 = self.live().map(|s| reserved(s) - held(s)).sum();
         self.ledger.free().checked_sub(promised).expect("more pages than there are")
     }
 
@@ -33,9 +35,14 @@ impl Scheduler {
         // Drafts take what is free, and from nobody.
         let free = self.spare() - more;
         let stream = self.stream(id);
-        let drafts = 2 * stream.guesses.ready();
+        let drafts = 2 * stream.guesses.ready().first_len() as u32;
         let hoped = pages_of((stream.next() + 2 + drafts).min(stream.reply.rows_max()));
         stream.reserved = hoped.clamp(need, need + free);
+        let left = need + free - stream.reserved;
+        let side = stream.side_wanted();
+        if side <= stream.side_reserved + left {
+            stream.side_reserved = side.max(stream.side_reserved);
+        }
         true
     }
 

@@ -135,8 +135,11 @@ impl Scheduler {
             match slot {
                 Slot::Live(stream) => {
                     let was_open = stream.opened;
+                    if rows > 0 || stream.owes_settle() {
+                        stream.settle_side(&mut self.ledger);
+                    }
                     if stream.issue(rows, &mut round) {
-                        self.ledger.resize(&mut stream.pages, stream.state.pages);
+                        stream.take_pages(&mut self.ledger);
                         let keep = self.cache.pass(stream, was_open, &mut self.ledger);
                         round.plan.keeps.extend(keep);
                     }

@@ -1,6 +1,7 @@
 //! Copies of the context: where the last tokens were said before, what followed them there is the
 //! guess.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use arith::sample::mix;
@@ -35,11 +36,28 @@ impl Drafter for Copies {
     fn propose(&mut self, outlook: &Outlook<'_>) -> Proposal {
         let tokens = outlook.tokens;
         self.index.extend(tokens);
-        let Some(from) = self.index.longest(tokens) else { return Proposal::Nothing };
-        match self.reach.choose(outlook, outlook.most, 0.0) {
-            0 => Proposal::Nothing,
-            count => Proposal::Drafts(Drafts::chain(follow(tokens, from, count as usize))),
+        let places = self.index.longest(tokens);
+        let Some((from, others)) = places.split_first() else { return Proposal::Nothing };
+        let count = self.reach.choose(outlook, outlook.most, 0.0);
+        if count == 0 {
+            return Proposal::Nothing;
         }
+        let mut first = follow(tokens, *from, count as usize);
+        let differs = |place: &usize| {
+            let other = follow(tokens, *place, first.len());
+            let shared = first.iter().zip(&other).take_while(|(a, b)| a == b).count();
+            (shared < first.len()).then_some((shared, other))
+        };
+        let Some((shared, other)) = others.iter().find_map(differs) else {
+            return Proposal::Drafts(Drafts::chain(first));
+        };
+        let (count, second) = self.reach.fork(outlook, count, shared as u32);
+        first.truncate(count as usize);
+        Proposal::Drafts(Drafts::fork(first, shared, &other[shared..shared + second as usize]))
+    }
+
+    fn hear_second(&mut self, is_right: bool) {
+        self.reach.hear_second(is_right);
     }
 
     fn hear(&mut self, drafted: u32, accepted: u32) {
@@ -95,27 +113,29 @@ impl Index {
         self.before[at] = (before, hash);
     }
 
-    /// The place whose last tokens agree with the last ones of all, longest first, then newest.
-    fn longest(&self, tokens: &[u32]) -> Option<usize> {
+    /// The places whose last tokens agree with the last ones of all, longest first, then newest.
+    fn longest(&self, tokens: &[u32]) -> Vec<usize> {
         let end = tokens.len();
         if end <= MATCH_MIN {
-            return None;
+            return Vec::new();
         }
+        let mut places = Vec::new();
         let oldest = end.saturating_sub(WINDOW_MAX - 1);
-        let mut place = *self.last.get(&hash(&tokens[end - MATCH_MIN..]))? as usize;
-        let mut best = (MATCH_MIN - 1, None);
+        let last = self.last.get(&hash(&tokens[end - MATCH_MIN..]));
+        let mut place = last.map_or(0, |place| *place as usize);
         for _ in 0..PLACES_MAX {
             if place < oldest.max(MATCH_MIN) {
                 break;
             }
             let back = tokens[..place].iter().rev().zip(tokens.iter().rev());
             let same = back.take(MATCH_MAX).take_while(|(a, b)| a == b).count();
-            if same > best.0 {
-                best = (same, Some(place));
+            if same >= MATCH_MIN {
+                places.push((same, place));
             }
             place = self.before[place % WINDOW_MAX].0 as usize;
         }
-        best.1
+        places.sort_by_key(|(same, _)| Reverse(*same));
+        places.into_iter().map(|(_, place)| place).collect()
     }
 }
 
@@ -130,7 +150,7 @@ mod tests {
 
     fn found(index: &mut Index, tokens: &[u32]) -> Option<usize> {
         index.extend(tokens);
-        index.longest(tokens)
+        index.longest(tokens).first().copied()
     }
 
     #[test]
@@ -199,5 +219,27 @@ mod tests {
         let outlook = Outlook { tokens: &tokens, most: 4, beside: 0, prices: &prices };
         let Proposal::Drafts(drafts) = copies.propose(&outlook) else { panic!("no drafts") };
         assert_eq!(drafts.tokens(), [9, 10, 11, 12]);
+    }
+
+    #[test]
+    fn two_continuations_are_both_proposed_where_they_part() {
+        let mut tokens: Vec<u32> = (0..8).chain([20, 21, 22, 23]).collect();
+        tokens.extend((0..8).chain([20, 31, 32, 33]).chain(0..8));
+        let mut prices = Prices::default();
+        (1..=9).for_each(|rows| prices.round(rows, 1000));
+        let outlook = Outlook { tokens: &tokens, most: 9, beside: 0, prices: &prices };
+        let drafts = |reach| match Copies::new(reach).propose(&outlook) {
+            Proposal::Drafts(drafts) => drafts,
+            other => panic!("{other:?}"),
+        };
+        let fork = drafts(Some(4));
+        assert_eq!(fork.tokens(), [20, 31, 32, 33, 21, 22, 23]);
+        assert_eq!(fork.parents().unwrap()[5], 1);
+        let mut copies = Copies::new(None);
+        // The first of two is wrong as often as not, the other is right where it is.
+        (0..40).for_each(|n| copies.hear(4, if n % 2 == 0 { 1 } else { 4 }));
+        (0..40).for_each(|_| copies.hear_second(true));
+        let Proposal::Drafts(fork) = copies.propose(&outlook) else { panic!("no drafts") };
+        assert!(fork.parents().is_some(), "{fork:?}");
     }
 }

@@ -4,6 +4,8 @@
 //! drafts gives `1 + p_1 + p_1 p_2 + ..` tokens and takes what the ring's prices say of its rows,
 //! with the guessing. The `d` of the best ratio is the reach; 0 is to leave it.
 
+use wire::limit::WINDOW_ROWS_MAX;
+
 use crate::Prices;
 use crate::draft::Outlook;
 
@@ -18,6 +20,8 @@ const HOPE: f64 = 0.01;
 /// prices stay known.
 const DEEPER: u32 = 8;
 const PLAIN: u32 = 32;
+/// How often a second guess is hoped to be right where the first is wrong.
+const SECOND: f64 = 0.5;
 /// What drafts must win before they are worth their risk.
 const LEAST_GAIN: f64 = 1.02;
 
@@ -26,6 +30,7 @@ const LEAST_GAIN: f64 = 1.02;
 pub(crate) struct Reach {
     hoped: [f64; CHANCES],
     chances: [f64; CHANCES],
+    second: f64,
     windows: u32,
     fixed: Option<u32>,
     /// Windows in a row that were better left alone.
@@ -36,7 +41,7 @@ impl Reach {
     /// Hopes that the first draft is right with chance `first`, each later one less by `less`.
     pub fn new(first: f64, less: f64) -> Self {
         let hoped = std::array::from_fn(|i| first - less * i as f64);
-        Self { hoped, chances: hoped, windows: 0, fixed: None, idle: 0 }
+        Self { hoped, chances: hoped, second: SECOND, windows: 0, fixed: None, idle: 0 }
     }
 
     /// Always the same, where it is said.
@@ -107,6 +112,56 @@ impl Reach {
             }
         }
         best
+    }
+
+    /// A second guess was right or not where the first was wrong.
+    pub fn hear_second(&mut self, is_right: bool) {
+        self.second += (f64::from(u32::from(is_right)) - self.second) * NEWEST;
+    }
+
+    /// Tokens of the first of two chains that part behind `shared` tokens, and of the second from
+    /// there on: those that win time over one chain of `count`. The second path is no longer than
+    /// the first; stages compute what both share twice.
+    pub fn fork(&self, outlook: &Outlook<'_>, count: u32, shared: u32) -> (u32, u32) {
+        let room = |first: u32| {
+            let paths = WINDOW_ROWS_MAX.saturating_sub(2 + first + shared);
+            paths.min(outlook.most - first).min(first - shared)
+        };
+        if self.fixed.is_some() {
+            return (count, room(count));
+        }
+        let others = f64::from(outlook.beside);
+        let rate = |tokens: f64, rows: u32| {
+            (tokens + others) / outlook.prices.round_ns(outlook.beside + 1 + rows)
+        };
+        let (mut best, mut ratio) = ((count, 0), rate(self.tokens(count), count) * LEAST_GAIN);
+        for first in [count, count - count / 4, count - count / 2] {
+            if first <= shared {
+                continue;
+            }
+            let mut tokens = self.tokens(first);
+            let parts: f64 = (0..shared).map(|draft| self.chance(draft)).product();
+            let mut chance = parts * (1.0 - self.chance(shared)) * self.second;
+            for second in 1..=room(first) {
+                tokens += chance;
+                chance *= self.chance(shared + second);
+                let won = rate(tokens, first + 1 + shared + second);
+                if won > ratio {
+                    (best, ratio) = ((first, second), won);
+                }
+            }
+        }
+        best
+    }
+
+    /// Tokens that a window of a chain of `drafts` gives, in the mean.
+    fn tokens(&self, drafts: u32) -> f64 {
+        let mut chance = 1.0;
+        let chances = (0..drafts).map(|draft| {
+            chance *= self.chance(draft);
+            chance
+        });
+        1.0 + chances.sum::<f64>()
     }
 
     /// The chance of a draft, the first is 0, once those before it are right.

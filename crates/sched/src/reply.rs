@@ -3,6 +3,7 @@
 use arith::float;
 use sha2::{Digest, Sha256};
 
+use crate::draft::Drafts;
 use crate::sample::{Chooser, Chosen, Logprobs, Sampling};
 use crate::{Event, Failure, Finish, Request, RequestId};
 
@@ -101,46 +102,46 @@ impl Reply {
     }
 
     /// Takes the logits of rows `first ..`, the last ones of `drafts`; draws where a row is the
-    /// newest token's, and goes on as long as a draft equals what was drawn. How many of the rows
-    /// stay; `None` when the reply has ended, whose last event is then in `events`.
+    /// newest token's, and goes on as long as a draft equals what was drawn. The last row
+    /// that stays; `None` when the reply has ended, whose last event is then in `events`.
     pub fn hear(
         &mut self,
         first: u32,
         logits: &[f32],
         vocab: usize,
-        drafts: &[u32],
+        drafts: &Drafts,
         events: &mut Vec<(RequestId, Event)>,
-    ) -> Option<u32> {
-        self.drafted += drafts.len() as u32;
-        let known = logits.len() / vocab - drafts.len();
+    ) -> Option<usize> {
+        let drafted = drafts.tokens().len();
+        self.drafted += drafted as u32;
+        let known = logits.len() / vocab - drafted;
         let (own, ahead) = logits.split_at(known * vocab);
         if let Some(row) = own.chunks_exact(vocab).position(float::is_spoilt) {
             return self.spoil(first + row as u32, events);
         }
-        let mut kept = known as u32;
+        let kept = known as u32;
         if self.wants_rows(first, kept) {
             self.show(first, own, vocab, events);
         }
         if first + kept < self.length() {
-            return Some(kept);
+            return Some(known - 1);
         }
         assert_eq!(first + kept, self.length(), "a row of a token not drawn");
         let mut drawn = self.draw(&own[own.len() - vocab..], events)?;
-        for (draft, row) in drafts.iter().zip(ahead.chunks_exact(vocab)) {
-            if *draft != drawn {
-                break;
+        let mut last = 0;
+        while let Some(row) = drafts.child(last, drawn) {
+            let logits = &ahead[(row - 1) * vocab..row * vocab];
+            if float::is_spoilt(logits) {
+                return self.spoil(self.length() - 1, events);
             }
-            if float::is_spoilt(row) {
-                return self.spoil(first + kept, events);
-            }
-            kept += 1;
+            last = row;
             self.accepted += 1;
-            drawn = self.draw(row, events)?;
+            drawn = self.draw(logits, events)?;
         }
-        Some(kept)
+        Some(known - 1 + last)
     }
 
-    fn spoil(&self, position: u32, events: &mut Vec<(RequestId, Event)>) -> Option<u32> {
+    fn spoil(&self, position: u32, events: &mut Vec<(RequestId, Event)>) -> Option<usize> {
         events.push((self.id, Event::Failed(Failure::NonfiniteLogits { position })));
         None
     }
@@ -250,11 +251,11 @@ mod tests {
         let mut reply = Reply::new(RequestId(1), 1, request, 10);
         let logits: Vec<f32> = (0..12).map(|x| x as f32).collect();
         let mut events = Vec::new();
-        assert!(reply.hear(0, &logits[..6], 2, &[], &mut events).is_some());
+        assert!(reply.hear(0, &logits[..6], 2, &Drafts::default(), &mut events).is_some());
         assert!(!reply.wants_rows(0, 3) && reply.wants_rows(0, 4));
         // Preempted; its second life takes larger chunks.
-        assert!(reply.hear(0, &logits[..10], 2, &[], &mut events).is_some());
-        assert!(reply.hear(5, &logits[10..], 2, &[], &mut events).is_none());
+        assert!(reply.hear(0, &logits[..10], 2, &Drafts::default(), &mut events).is_some());
+        assert!(reply.hear(5, &logits[10..], 2, &Drafts::default(), &mut events).is_none());
         let shown = |event: &(RequestId, Event)| match &event.1 {
             Event::PromptLogits { first, logits } => Some((*first, logits.clone())),
             _ => None,

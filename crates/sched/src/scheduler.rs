@@ -430,6 +430,7 @@ impl Scheduler {
         };
         // Stages take a plan's ends first, so what is given back can be taken in the same round.
         self.ledger.resize(&mut stream.pages, 0);
+        self.ledger.resize(&mut stream.side, 0);
         if stream.opened {
             *slot = Slot::Leaving { op, state: stream.state };
         } else if let Some(resume) = stream.resume {

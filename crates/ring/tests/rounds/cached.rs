@@ -127,7 +127,13 @@ impl Drafter for Oracle {
         {
             *last = (*last + 1) % 64;
         }
-        if tokens.is_empty() { Proposal::Nothing } else { Proposal::Drafts(Drafts::chain(tokens)) }
+        let Some(last) = tokens.last().copied() else { return Proposal::Nothing };
+        let (shared, room) = (tokens.len() - 1, outlook.most as usize > tokens.len());
+        // The lie's right token, or a lie beside the right one.
+        let other = whole.get(known.len() + shared).filter(|right| **right != last);
+        let other = other.copied().unwrap_or((last + 1) % 64);
+        let second = if room && !known.len().is_multiple_of(4) { &[other][..] } else { &[] };
+        Proposal::Drafts(Drafts::fork(tokens, shared, second))
     }
 
     fn hear(&mut self, _: u32, _: u32) {}

@@ -55,8 +55,23 @@ impl Drafter for Oracle {
         if self.told.chains {
             return if self.lives > 0 { Proposal::Chain(count) } else { Proposal::Nothing };
         }
-        let tokens = guesses(&self.told.answers, &mut self.rng, outlook.tokens, count);
-        if count == 0 { Proposal::Nothing } else { Proposal::Drafts(Drafts::chain(tokens)) }
+        let mut tokens = guesses(&self.told.answers, &mut self.rng, outlook.tokens, self.drafted);
+        if count == 0 {
+            return Proposal::Nothing;
+        }
+        let most = outlook.most - self.drafted;
+        let mut second = guesses(&self.told.answers, &mut self.rng, outlook.tokens, self.drafted);
+        let shared = self.rng.below(self.drafted) as usize;
+        if tokens[shared] == second[shared] {
+            let lie = if self.rng.chance(50) { &mut tokens } else { &mut second };
+            lie[shared] = (lie[shared] + 1) % VOCAB as u32;
+        }
+        let left = (self.drafted as usize - shared).min(most as usize);
+        let drafts = match self.rng.chance(50) {
+            true => Drafts::fork(tokens, shared, &second[shared..shared + left]),
+            false => Drafts::chain(tokens),
+        };
+        Proposal::Drafts(drafts)
     }
 
     fn hear(&mut self, drafted: u32, accepted: u32) {

@@ -34,6 +34,11 @@ struct Held {
     rows: u32,
     /// Rows of the last window that stay: its drafts are those that the reply alone has.
     kept: u32,
+    /// What settles to them, and which of the window's rows they are.
+    accepted: u32,
+    path: Vec<usize>,
+    /// Positions of the window's paths, by their leaves.
+    lengths: Vec<u32>,
     /// The state after each position, as a KV cache holds it.
     states: Vec<u64>,
     /// A row was computed that a token is drawn from: what follows is decoding.
@@ -66,6 +71,15 @@ pub struct Model {
     pub is_paced: bool,
 }
 
+impl Held {
+    /// Of the first path, and of each other one those from the window's first position on.
+    fn pages(&self) -> u32 {
+        let path = |length: &u32| pages(self.first + length) - self.first / 64;
+        let first = pages(self.first + self.lengths.first().copied().unwrap_or(0));
+        first + self.lengths.iter().skip(1).map(path).sum::<u32>()
+    }
+}
+
 type Verdict = Result<(), String>;
 
 fn rule(holds: bool, name: &str, detail: impl std::fmt::Debug) -> Verdict {
@@ -84,6 +98,22 @@ fn want(rows: u32, heads: bool, absorbs: bool, draws: bool) -> (Want, u32) {
 
 fn pages(positions: u32) -> u32 {
     positions.div_ceil(64)
+}
+
+/// The row that a window's row hangs on.
+fn parent(entry: &Entry, row: usize) -> Option<usize> {
+    match &entry.parents {
+        Some(parents) => Some(usize::from(parents[row])).filter(|parent| *parent < row),
+        None => row.checked_sub(1),
+    }
+}
+
+/// Positions of an entry's paths, by their leaves.
+fn lengths(entry: &Entry) -> Vec<u32> {
+    let rows = 0..entry.rows as usize;
+    let is_leaf = |leaf: &usize| rows.clone().all(|row| parent(entry, row) != Some(*leaf));
+    let length = |leaf| std::iter::successors(Some(leaf), |row| parent(entry, *row)).count() as u32;
+    rows.clone().filter(is_leaf).map(length).collect()
 }
 
 impl Model {
@@ -123,7 +153,7 @@ impl Model {
             generation: arith::base::Generation(held.generation),
             first: held.first,
             rows: held.rows,
-            pages: pages(held.first + held.rows),
+            pages: held.pages(),
         };
         self.held.iter().map(state).collect()
     }
@@ -221,36 +251,55 @@ impl Model {
         let held = self.held.get_mut(&id);
         let held = held.ok_or_else(|| format!("OtherStream: {id} is not open"))?;
         rule(entry.generation.0 == held.generation, "Generation", entry)?;
-        rule(entry.resume == 0 && entry.parents.is_none(), "Chain", entry)?;
+        rule(entry.resume == 0 && (entry.parents.is_none() || held.drawn), "Chain", entry)?;
         let known = !held.decode || held.round <= self.completed;
         rule(held.rows == 0 || known, "OutcomeUnknown", entry)?;
-        rule(entry.accepted == held.kept, "Accepted", entry)?;
+        rule(entry.accepted == held.accepted, "Accepted", entry)?;
         rule(entry.rows > 0 || held.rows > 0, "Nothing", entry)?;
-        let position = held.first + entry.accepted;
+        let position = held.first + held.kept;
         rule(entry.first == position, "Position", entry)?;
         rule(entry.rows <= self.limits.chunk_rows_max, "ChunkRows", entry)?;
-        let end = position + entry.rows;
+        let lengths = lengths(entry);
+        let end = position + lengths.iter().max().copied().unwrap_or(0);
+        let paths: u32 = lengths.iter().sum();
+        rule(lengths.len() < 2 || paths <= WINDOW_ROWS_MAX, "WindowPaths", entry)?;
         rule(end <= self.limits.context_max, "Context", entry)?;
         let watched = self.watched.get_mut(&held.name).unwrap();
         rule(!watched.over, "RowsAfterEnd", entry)?;
-        let drafts = if held.drawn { end.saturating_sub(watched.known) } else { 0 };
-        let known = end - drafts;
+        let is_tree = lengths.len() > 1;
+        let drafts = match held.drawn {
+            true if is_tree => entry.rows - 1,
+            true => end.saturating_sub(watched.known),
+            false => 0,
+        };
+        let known = position + entry.rows - drafts;
         rule(known <= watched.known, "FutureToken", entry)?;
         rule(drafts == 0 || watched.ask.request.draft, "Uncalled", entry)?;
         let own = &watched.ask.tokens[position as usize..known as usize];
-        let (first, ahead) = tokens.split_at(own.len());
-        rule(own == first, "OtherTokens", (own, tokens))?;
-        let truth = watched.ask.tokens[known as usize..].iter();
-        let right = ahead.iter().zip(truth).take_while(|(a, b)| a == b).count();
-        held.kept = (own.len() + right) as u32;
+        rule(own == &tokens[..own.len()], "OtherTokens", (own, tokens))?;
+        let mut path: Vec<usize> = (0..own.len()).collect();
+        while let Some(last) = path.last().copied().filter(|_| drafts > 0) {
+            let truth = watched.ask.tokens.get(position as usize + path.len());
+            let right =
+                |row: &usize| parent(entry, *row) == Some(last) && truth == Some(&tokens[*row]);
+            let Some(next) = (last + 1..tokens.len()).find(right) else { break };
+            path.push(next);
+        }
+        held.kept = path.len() as u32;
+        held.accepted = path.last().map_or(0, |last| *last as u32 + 1);
+        held.lengths = lengths;
         held.generation += 1;
         held.first = position;
         held.rows = entry.rows;
         held.states.truncate(position as usize);
-        for token in tokens {
-            let before = held.states.last().copied().unwrap_or(0);
-            held.states.push(absorb(before, *token));
+        let before = held.states.last().copied().unwrap_or(0);
+        let mut window: Vec<u64> = Vec::new();
+        for (row, token) in tokens.iter().enumerate() {
+            let above = parent(entry, row).map_or(before, |parent| window[parent]);
+            window.push(absorb(above, *token));
         }
+        held.states.extend(path.iter().map(|row| window[*row]));
+        held.path = path;
         let prompt = entry.rows > 0 && !held.drawn;
         held.decode = held.drawn;
         rule(!held.decode || entry.rows - drafts <= 1, "WindowRows", entry)?;
@@ -270,10 +319,14 @@ impl Model {
             Want::All => entry.rows,
         };
         if rows > 0 {
-            returned.wanted.push(Wanted { id: entry.id, first: end - rows, rows, heads });
+            returned.wanted.push(Wanted {
+                id: entry.id,
+                first: position + entry.rows - rows,
+                rows,
+                heads,
+            });
         }
-        let first = end - heads;
-        for state in &held.states[first as usize..end as usize] {
+        for state in &window[(entry.rows - heads) as usize..] {
             returned.logits.extend(logits(*state, watched.ask.fragile));
         }
         Ok(prompt)
@@ -296,6 +349,9 @@ impl Model {
             first: 0,
             rows: 0,
             kept: 0,
+            accepted: 0,
+            path: Vec::new(),
+            lengths: Vec::new(),
             states: Vec::new(),
             drawn: false,
             decode: false,
@@ -321,8 +377,11 @@ impl Model {
         let (wanted, at) = place.ok_or("OtherRows: a job of none")?;
         rule(watched.absorbs && job.first == wanted.first, "OtherRows", job)?;
         let rows = job.rows.len() as u32;
-        let stays = held.first != wanted.first || rows == held.kept;
-        rule(stays && rows <= wanted.rows && job.rows.start == at, "OtherRows", job)?;
+        let all: Vec<usize> = (at..at + wanted.rows as usize).collect();
+        let path: Vec<usize> = held.path.iter().map(|row| at + row).collect();
+        let is_last = held.first == wanted.first;
+        let stays = !is_last || job.rows == path && job.accepted == held.accepted;
+        rule(stays && (is_last || job.rows == all), "OtherRows", job)?;
         let after = (job.first + 1) as usize..(job.first + rows + 1) as usize;
         rule(watched.ask.tokens.get(after) == Some(&job.tokens), "OtherTokens", job)
     }

@@ -25,6 +25,7 @@ pub struct Met {
     pub drafted: u64,
     pub accepted: u64,
     pub chains: u32,
+    pub trees: u32,
     pub longest: u32,
     pub deepest: usize,
 }
@@ -216,6 +217,7 @@ impl World {
         let alone = round.plan.entries.iter();
         self.met.settles_alone +=
             alone.clone().filter(|e| e.rows == 0 && e.accepted > 0).count() as u32;
+        self.met.trees += alone.clone().filter(|e| e.parents.is_some()).count() as u32;
         let longest = alone.clone().filter(|e| e.rows > 0 && e.first > 200).map(|e| e.rows).max();
         self.met.longest = self.met.longest.max(longest.unwrap_or(0));
         self.met.deepest = self.met.deepest.max(self.model.flights.len());
@@ -348,6 +350,7 @@ fn every_random_workload_ends_as_its_requests_alone_would() {
         all.drafted += met.drafted;
         all.accepted += met.accepted;
         all.chains += met.chains;
+        all.trees += met.trees;
         all.longest = all.longest.max(met.longest);
         all.deepest = all.deepest.max(met.deepest);
     }
@@ -366,6 +369,7 @@ fn every_random_workload_ends_as_its_requests_alone_would() {
         all.drafted > 20_000 && all.accepted > all.drafted / 3,
         all.drafted - all.accepted > 5000,
         all.chains > 5000,
+        all.trees > 1000,
     ];
-    assert_eq!(enough, [true; 13], "{all:?}");
+    assert_eq!(enough, [true; 14], "{all:?}");
 }
