@@ -412,19 +412,26 @@ fn guess<'a>(
     jobs: &'a [DraftJob],
     rows: &[f32],
 ) -> Result<Vec<Vec<u32>>, StageError> {
-    let chain = |job: &'a DraftJob| Chain {
-        id: job.id,
-        first: job.first,
-        rows: &job.rows,
-        accepted: job.accepted,
-        tokens: &job.tokens,
-        length: job.chain,
+    // The rows of each job behind one another: those of a tree's path may lie apart.
+    let (hidden, mut at, mut own) = (engine.hidden(), 0, Vec::new());
+    let chain = |job: &'a DraftJob| {
+        let places = job.rows.iter().map(|row| &rows[row * hidden..(row + 1) * hidden]);
+        own.extend(places.flatten().copied());
+        at += job.rows.len();
+        Chain {
+            id: job.id,
+            first: job.first,
+            rows: at - job.rows.len()..at,
+            accepted: job.accepted,
+            tokens: &job.tokens,
+            length: job.chain,
+        }
     };
     let chains: Vec<Chain<'a>> = jobs.iter().map(chain).collect();
     let mut pick = |at: usize, position: u32, logits: &[f32]| {
         sched::sample::draw(logits, &jobs[at].sampling, position)
     };
-    engine.draft(&chains, rows, &mut pick)
+    engine.draft(&chains, &own, &mut pick)
 }
 
 fn new_epoch() -> Result<Epoch, RingError> {

@@ -1,5 +1,7 @@
 //! The contract between a stage and whoever drives it.
 
+use std::ops::Range;
+
 use arith::base::StreamId;
 use wire::plan::Plan;
 
@@ -47,7 +49,7 @@ pub struct Chain<'a> {
     /// Position of its first row.
     pub first: u32,
     /// Its rows among the given ones, as they came back from the last stage.
-    pub rows: &'a [usize],
+    pub rows: Range<usize>,
     /// What the stream's next entry settles its window by, where it is known: a tree's rows lie on
     /// the pages of their path.
     pub accepted: u32,

@@ -60,7 +60,7 @@ impl Guessing<'_> {
             let own = map.tables.len();
             map.rows.extend(positions.map(|position| RowAt { table: own, position }));
             map.tables.push(table);
-            places.extend_from_slice(chain.rows);
+            places.extend(chain.rows.clone());
             ids.extend_from_slice(chain.tokens);
             if chain.length > 0 && !chain.tokens.is_empty() {
                 ends.push((at, map.rows.len() - 1));

@@ -100,9 +100,8 @@ impl Lone {
 
     /// The draft head's guess after `next`, the tokens after the rows of the last step.
     fn guess(&mut self, next: &[u32]) -> u32 {
-        let rows: Vec<usize> = (0..next.len()).collect();
-        let (id, first, accepted) = (StreamId(0), self.last.0, self.last.1);
-        let chain = Chain { id, first, rows: &rows, accepted, tokens: next, length: 1 };
+        let (id, rows, (first, accepted)) = (StreamId(0), 0..next.len(), self.last);
+        let chain = Chain { id, first, rows, accepted, tokens: next, length: 1 };
         let mut pick = |_: usize, _: u32, logits: &[f32]| argmax(logits);
         self.stage.draft(&[chain], &self.rows, &mut pick).unwrap()[0][0]
     }

@@ -51,8 +51,8 @@ fn life(engine: &mut dyn Engine) -> Vec<Vec<f32>> {
     step(engine, &plan(vec![partly(1, 1), partly(2, 3), partly(3, 5), partly(4, 2)]), &mut outs);
     let rows: Vec<f32> = (0..16).map(|i| i as f32).collect();
     let chains = [
-        Chain { id: StreamId(1), first: 11, rows: 0..1, tokens: &[3], length: 3 },
-        Chain { id: StreamId(2), first: 14, rows: 1..2, tokens: &[4], length: 2 },
+        Chain { id: StreamId(1), first: 11, rows: 0..1, accepted: 1, tokens: &[3], length: 3 },
+        Chain { id: StreamId(2), first: 14, rows: 1..2, accepted: 1, tokens: &[4], length: 2 },
     ];
     let drawn = engine
         .draft(&chains, &rows, &mut |at, position, logits| {

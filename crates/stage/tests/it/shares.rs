@@ -101,7 +101,7 @@ fn life(engine: Box<dyn Engine>, shapes: Shapes) -> u64 {
     if chain.stages[0].drafts() {
         let tokens = &a[1..41];
         let id = arith::base::StreamId(3);
-        let guess = Guess { id, first: 0, rows: 0..40, tokens, length: 3 };
+        let guess = Guess { id, first: 0, rows: 0..40, accepted: 40, tokens, length: 3 };
         let width = chain.hidden();
         let mut best = |_: usize, _: u32, logits: &[f32]| {
             let best = logits.iter().copied().fold(f32::MIN, f32::max);
