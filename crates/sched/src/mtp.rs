@@ -2,8 +2,8 @@
 //!
 //! The head takes in every row that stays: the trunk's normed residual with the token after it. So
 //! its keys reach as far as the stream's, in pages of the same table. A stream whose guesses lose
-//! time lets it go for good, and its rows are taken in no more. Where no guess could win at the prices
-//! that earlier streams paid, a stream starts without it: rows that are taken in cost time too.
+//! time lets it go for good, and its rows are taken in no more. Where no guess could win at the
+//! prices that earlier streams paid, a stream starts without it: rows that are taken in cost time.
 
 use crate::draft::{Drafter, Opening, Outlook, Proposal};
 use crate::reach::Reach;

@@ -4,8 +4,8 @@
 //! stay equal. The rules:
 //!
 //! - A settle moves a stream to `first + accepted` of its last window. `continue` always settles.
-//!   A window of more than [`WINDOW_ROWS_MAX`] rows stays whole or not at all. Of a tree it moves to
-//!   the path of the last accepted row.
+//!   A window of more than [`WINDOW_ROWS_MAX`] rows stays whole or not at all. A tree's moves the
+//!   stream to the path of the last accepted row.
 //! - Rows computed, a settled window or a resume add 1 to the generation, once an entry.
 //! - A stream holds `ceil((first + rows) / 64)` pages; of a tree's rows those of its first path,
 //!   and for each other path pages of its own from the one of `first` on. A plan's closes, cancels

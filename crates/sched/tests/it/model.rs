@@ -71,12 +71,59 @@ pub struct Model {
     pub is_paced: bool,
 }
 
+/// The rows of a window that stay: the `known` first ones, and on from the last of them those that
+/// are the `truth`.
+fn right_path(entry: &Entry, known: usize, tokens: &[u32], truth: &[u32]) -> Vec<usize> {
+    let mut path: Vec<usize> = (0..known).collect();
+    while let Some(last) = path.last().copied() {
+        let truth = truth.get(path.len());
+        let right = |row: &usize| parent(entry, *row) == Some(last) && truth == Some(&tokens[*row]);
+        let Some(next) = (last + 1..tokens.len()).find(right) else { break };
+        path.push(next);
+    }
+    path
+}
+
+/// The state after each row of a window.
+fn window_states(entry: &Entry, before: u64, tokens: &[u32]) -> Vec<u64> {
+    let mut states: Vec<u64> = Vec::new();
+    for (row, token) in tokens.iter().enumerate() {
+        let above = parent(entry, row).map_or(before, |parent| states[parent]);
+        states.push(absorb(above, *token));
+    }
+    states
+}
+
 impl Held {
     /// Of the first path, and of each other one those from the window's first position on.
     fn pages(&self) -> u32 {
         let path = |length: &u32| pages(self.first + length) - self.first / 64;
         let first = pages(self.first + self.lengths.first().copied().unwrap_or(0));
         first + self.lengths.iter().skip(1).map(path).sum::<u32>()
+    }
+
+    /// Whether an entry settles the last window as it should and starts where that ends.
+    fn goes_on(&self, entry: &Entry, completed: u64) -> Verdict {
+        rule(entry.generation.0 == self.generation, "Generation", entry)?;
+        rule(entry.resume == 0 && (entry.parents.is_none() || self.drawn), "Chain", entry)?;
+        let known = !self.decode || self.round <= completed;
+        rule(self.rows == 0 || known, "OutcomeUnknown", entry)?;
+        rule(entry.accepted == self.accepted, "Accepted", entry)?;
+        rule(entry.rows > 0 || self.rows > 0, "Nothing", entry)?;
+        rule(entry.first == self.first + self.kept, "Position", entry)
+    }
+
+    /// Computes a window of which `path` will stay; the state after each row.
+    fn take(&mut self, entry: &Entry, path: Vec<usize>, tokens: &[u32]) -> Vec<u64> {
+        self.kept = path.len() as u32;
+        self.accepted = path.last().map_or(0, |last| *last as u32 + 1);
+        self.generation += 1;
+        (self.first, self.rows) = (entry.first, entry.rows);
+        self.states.truncate(entry.first as usize);
+        let window = window_states(entry, self.states.last().copied().unwrap_or(0), tokens);
+        self.states.extend(path.iter().map(|row| window[*row]));
+        self.path = path;
+        window
     }
 }
 
@@ -250,14 +297,8 @@ impl Model {
         }
         let held = self.held.get_mut(&id);
         let held = held.ok_or_else(|| format!("OtherStream: {id} is not open"))?;
-        rule(entry.generation.0 == held.generation, "Generation", entry)?;
-        rule(entry.resume == 0 && (entry.parents.is_none() || held.drawn), "Chain", entry)?;
-        let known = !held.decode || held.round <= self.completed;
-        rule(held.rows == 0 || known, "OutcomeUnknown", entry)?;
-        rule(entry.accepted == held.accepted, "Accepted", entry)?;
-        rule(entry.rows > 0 || held.rows > 0, "Nothing", entry)?;
-        let position = held.first + held.kept;
-        rule(entry.first == position, "Position", entry)?;
+        held.goes_on(entry, self.completed)?;
+        let position = entry.first;
         rule(entry.rows <= self.limits.chunk_rows_max, "ChunkRows", entry)?;
         let lengths = lengths(entry);
         let end = position + lengths.iter().max().copied().unwrap_or(0);
@@ -277,29 +318,9 @@ impl Model {
         rule(drafts == 0 || watched.ask.request.draft, "Uncalled", entry)?;
         let own = &watched.ask.tokens[position as usize..known as usize];
         rule(own == &tokens[..own.len()], "OtherTokens", (own, tokens))?;
-        let mut path: Vec<usize> = (0..own.len()).collect();
-        while let Some(last) = path.last().copied().filter(|_| drafts > 0) {
-            let truth = watched.ask.tokens.get(position as usize + path.len());
-            let right =
-                |row: &usize| parent(entry, *row) == Some(last) && truth == Some(&tokens[*row]);
-            let Some(next) = (last + 1..tokens.len()).find(right) else { break };
-            path.push(next);
-        }
-        held.kept = path.len() as u32;
-        held.accepted = path.last().map_or(0, |last| *last as u32 + 1);
+        let path = right_path(entry, own.len(), tokens, &watched.ask.tokens[position as usize..]);
         held.lengths = lengths;
-        held.generation += 1;
-        held.first = position;
-        held.rows = entry.rows;
-        held.states.truncate(position as usize);
-        let before = held.states.last().copied().unwrap_or(0);
-        let mut window: Vec<u64> = Vec::new();
-        for (row, token) in tokens.iter().enumerate() {
-            let above = parent(entry, row).map_or(before, |parent| window[parent]);
-            window.push(absorb(above, *token));
-        }
-        held.states.extend(path.iter().map(|row| window[*row]));
-        held.path = path;
+        let window = held.take(entry, path, tokens);
         let prompt = entry.rows > 0 && !held.drawn;
         held.decode = held.drawn;
         rule(!held.decode || entry.rows - drafts <= 1, "WindowRows", entry)?;
