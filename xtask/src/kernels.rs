@@ -8,18 +8,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use cuda::compile::{self, Nvrtc, UNITS, Unit};
+use cuda::compile::{self, Nvrtc};
+use cuda::units::{UNITS, Unit};
 
 use crate::step::{Steps, cargo};
 
 /// The compiler, some 60 MB, into `target/`.
 const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// What cards since Ampere run. Kernels use nothing of one architecture alone yet, so the `a` forms
-/// stand for those that will.
+/// What cards since Ampere run. Hopper's own products are in its `a` form alone; Blackwell's stands
+/// for those that will be.
 const ARCHITECTURES: [&str; 8] =
     ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120", "sm_121"];
 /// Enough for CI: the oldest, and the one with every conditional part.
-const SHORT: [&str; 2] = ["sm_80", "sm_90"];
+const SHORT: [&str; 2] = ["sm_80", "sm_90a"];
 
 /// `cargo xtask kernels [--short] [--keep FOLDER]`.
 pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {

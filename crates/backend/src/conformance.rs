@@ -15,6 +15,7 @@ use arith::count;
 use crate::Backend;
 
 mod attention;
+mod chains;
 mod heads;
 mod input;
 mod linear;
@@ -105,8 +106,9 @@ pub fn run_part(backend: &impl Backend, level: Level, part: usize) -> Report {
     suite(backend, level, false, part..part + 1)
 }
 
-/// Parts of the suite: ops on rows, linear layers, attention, ops on heads, recurrent layers.
-pub const PARTS: usize = 5;
+/// Parts of the suite: ops on rows, linear layers, attention, ops on heads, recurrent layers, all
+/// of them in a model's order.
+pub const PARTS: usize = 6;
 /// The part of [`run_linears`].
 pub const LINEARS: usize = 1;
 
@@ -118,7 +120,8 @@ fn suite<B: Backend>(backend: &B, level: Level, stop: bool, parts: Range<usize>)
             LINEARS => linear::run(&mut checks),
             2 => attention::run(&mut checks),
             3 => heads::run(&mut checks),
-            _ => recurrent::run(&mut checks),
+            4 => recurrent::run(&mut checks),
+            _ => chains::run(&mut checks),
         }
     }
     checks.report

@@ -1,21 +1,10 @@
-// Linear layers over two to eight rows, for hot forms: a warp has two tiles of outputs, so that rows
-// are read half as often, and the weights of its slices on their way through shared memory.
+// Linear layers over two to eight rows, for hot forms: a warp has two tiles of outputs, so that
+// rows are read half as often, and the weights of its slices on their way through shared memory.
 
 #define WARPS 8
 #define RING 2
 #define PAIR 2
 #define ROW_TILES 2
-
-// A slice of a tile of 16 outputs: codes, then scales as they lie.
-template <int KIND, int LOG> struct Slice {
-    uint4 codes[4][32];
-    uint2 scales[(KIND == KIND_K ? 4 : 256 >> LOG) * 8];
-};
-
-__device__ __forceinline__ void bring_16(void *to, const void *from) {
-    u32 at = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
-}
 
 template <int KIND, int LOG>
 __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int ntile,
@@ -143,7 +132,7 @@ __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int 
     int n = (ntile + i / (16 * ROW_TILES * TILE_ROWS)) * 16 + i % 16;
     if (i >= values || row >= p.rows || n >= m.n) return;
     float y = tree(parts + i, values);
-    m.out[(u64)row * m.n + n] = p.x.spoilt[row] ? SPOILT : y;
+    m.out[(u64)row * m.n + n] = y != y ? SPOILT : y;
 }
 
 // Pairs of tiles, each matrix beginning with its own.
@@ -159,7 +148,7 @@ template <int KIND, int LOG> __device__ __forceinline__ void few_all(const Proje
 }
 
 #define FEW(name, kind, log)                                                                       \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32) name(const Project p) {               \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) name(const Project p) {            \
         COME;                                                                                      \
         few_all<kind, log>(p);                                                                     \
     }

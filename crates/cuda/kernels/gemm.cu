@@ -20,11 +20,6 @@ template <int KIND, int LOG> struct Stage {
     float4 sums[GEMM_ROW_TILES][64 >> LOG];
 };
 
-__device__ __forceinline__ void fetch_16(void *to, const void *from) {
-    u32 at = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
-}
-
 // What a thread brings of each stage: its addresses run along K.
 template <int KIND, int LOG> struct Source {
     const uint4 *codes[SHARE], *q[SHARE], *scales, *sums;
@@ -49,13 +44,13 @@ template <int KIND, int LOG> struct Source {
     __device__ __forceinline__ void fetch(Stage<KIND, LOG> &stage) {
         for (int i = 0; i < SHARE; i++) {
             int tile = threadIdx.x / 32 + GEMM_WARPS * i, lane = threadIdx.x % 32;
-            fetch_16(&stage.codes[tile][lane], codes[i]);
-            fetch_16(&stage.q[tile][lane], q[i]);
+            bring_16(&stage.codes[tile][lane], codes[i]);
+            bring_16(&stage.q[tile][lane], q[i]);
             codes[i] += 32, q[i] += 32;
         }
         if (threadIdx.x < GEMM_TILES * PAIRS)
-            fetch_16((uint4 *)stage.scales + threadIdx.x, scales);
-        if (threadIdx.x < GEMM_ROW_TILES * SUMS) fetch_16((uint4 *)stage.sums + threadIdx.x, sums);
+            bring_16((uint4 *)stage.scales + threadIdx.x, scales);
+        if (threadIdx.x < GEMM_ROW_TILES * SUMS) bring_16((uint4 *)stage.sums + threadIdx.x, sums);
         scales += PAIRS, sums += SUMS;
     }
 };
@@ -222,7 +217,8 @@ template <int KIND, int LOG> __device__ __forceinline__ void gemm_all(const Proj
 
 #define GEMM(name, kind, log)                                                                      \
     extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 1) name(const Project p) {       \
-        BEGIN; gemm_all<kind, log>(p);                                                                    \
+        BEGIN;                                                                                     \
+        gemm_all<kind, log>(p);                                                                    \
     }
 
 GEMM(gemm_nibbles_bf16_64, KIND_BF16, 6)

@@ -37,10 +37,16 @@ __device__ __forceinline__ float2 affine_of(u32 pair, int kind) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
+// Byte `which` of a word, without a conversion: 2^23 + x is its bits above those of 2^23.
+__device__ __forceinline__ float byte_of(u32 word, u32 which) {
+    float x = __uint_as_float(__byte_perm(word, 0x4b000000, 0x7540 | which));
+    return __fsub_rn(x, 8388608.0f);
+}
+
 // Of a K-quant: the factors of the block as two bytes, scale and minimum of the unit as halves.
 __device__ __forceinline__ float2 affine_of_unit(u32 factors, u32 unit) {
-    float a = __fmul_rn(half_to_float(unit), (float)(factors & 0xffu));
-    float c = -__fmul_rn(half_to_float(unit >> 16), (float)((factors >> 8) & 0xffu));
+    float a = __fmul_rn(half_to_float(unit), byte_of(factors, 0));
+    float c = -__fmul_rn(half_to_float(unit >> 16), byte_of(factors, 1));
     return make_float2(a, c);
 }
 

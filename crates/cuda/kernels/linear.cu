@@ -6,18 +6,18 @@ struct Quantise {
     const float *x;
     Quantised to;
     int width;
+    // In the panels that kernels/wide.cu takes; all of them lie in `q`.
+    int wide;
 };
 
-// A block a row, a warp a slice at a time; a lane has values 4 lane .. and 128 + 4 lane ...
+// A block a row, a warp a slice at a time.
 extern "C" __global__ void __launch_bounds__(1024) quantise(const Quantise p) {
     BEGIN;
     int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Quantised &to = p.to;
     const float *x = p.x + (u64)row * p.width;
     bool bad = false;
-    for (int slice = warp; slice < to.slices; slice += blockDim.x / 32) {
+    for (int slice = warp; slice < p.to.slices; slice += blockDim.x / 32) {
         float v[2][4];
-        float amax = 0.0f;
         for (int h = 0; h < 2; h++) {
             int from = slice * SLICE + h * 128 + lane * 4;
             if (p.width % 4 == 0) {
@@ -27,51 +27,11 @@ extern "C" __global__ void __launch_bounds__(1024) quantise(const Quantise p) {
             } else {
                 for (int i = 0; i < 4; i++) v[h][i] = from + i < p.width ? x[from + i] : 0.0f;
             }
-            for (int i = 0; i < 4; i++) {
-                bad |= spoilt(v[h][i]);
-                amax = fmaxf(amax, fabsf(v[h][i]));
-            }
         }
-        amax = largest(amax);
-        bool none = amax < __int_as_float(0x30800000);
-        float inv = none ? 0.0f : __fdiv_rn(32639.0f, amax);
-        if (lane == 0)
-            to.d[((u64)(row / TILE_ROWS) * to.slices + slice) * TILE_ROWS + row % TILE_ROWS] =
-                none ? 0.0f : __fdiv_rn(amax, 32639.0f);
-        for (int h = 0; h < 2; h++) {
-            u32 high = 0, low = 0;
-            int sum = 0;
-            for (int i = 0; i < 4; i++) {
-                float y = round_half_even(__fmul_rn(v[h][i], inv));
-                int q = none ? 0 : (int)fminf(fmaxf(y, -32639.0f), 32639.0f);
-                int top = (q + 128) >> 8, rest = q - top * 256;
-                high |= (top & 0xff) << (8 * i);
-                low |= (rest & 0xff) << (8 * i);
-                sum += q;
-            }
-            int ktile = slice * 4 + h * 2 + lane / 16, in = lane % 16;
-            u64 tile = (u64)(row / TILE_ROWS) * to.slices * 4 + ktile;
-            int word = in % 4 * 4 + in / 8 * 2 + in % 8 / 4;
-            u32 *q = to.q + tile * 128 + row % TILE_ROWS * 32;
-            q[word] = high;
-            q[16 + word] = low;
-            for (int log = 4; log < 8; log++) {
-                // 4, 8, 16 and 32 lanes.
-                if (log == 4) {
-                    sum += __shfl_xor_sync(FULL, sum, 1);
-                    sum += __shfl_xor_sync(FULL, sum, 2);
-                } else {
-                    sum += __shfl_xor_sync(FULL, sum, 1 << (log - 3));
-                }
-                int lanes = 1 << (log - 2), per = SLICE >> log;
-                u64 at = (u64)(row / TILE_ROWS) * to.slices * per + slice * per + h * (per / 2);
-                at = (at + lane / lanes) * TILE_ROWS + row % TILE_ROWS;
-                if (lane % lanes == 0) sums_of(to, log)[at] = (float)sum;
-            }
-        }
+        bad |= quantise_slice(p.to, row, slice, v, p.wide);
     }
     bool any = __syncthreads_or(bad);
-    if (threadIdx.x == 0) to.spoilt[row] = any;
+    if (threadIdx.x == 0) p.to.spoilt[row] = any;
 }
 
 // 16 outputs of one matrix and 4 * TILES rows; a warp has a group of slices.
@@ -167,7 +127,7 @@ __device__ __forceinline__ void project_tile(const Project &p, const Matrix &m, 
         int row = first * TILE_ROWS + i / 16, n = ntile * 16 + i % 16;
         if (row >= p.rows || n >= m.n) continue;
         float y = tree(parts + i, values);
-        m.out[(u64)row * m.n + n] = p.x.spoilt[row] ? SPOILT : y;
+        m.out[(u64)row * m.n + n] = y != y ? SPOILT : y;
     }
 }
 
@@ -182,7 +142,8 @@ __device__ __forceinline__ void project_all(const Project &p) {
 
 #define LINEAR(name, bytes, kind, log, tiles)                                                      \
     extern "C" __global__ void __launch_bounds__(WARPS * 32) name(const Project p) {               \
-        BEGIN; project_all<bytes, kind, log, tiles>(p);                                                   \
+        BEGIN;                                                                                     \
+        project_all<bytes, kind, log, tiles>(p);                                                   \
     }
 #define LINEARS(name, bytes, kind, log)                                                            \
     LINEAR(name##_2, bytes, kind, log, 2)                                                          \

@@ -6,17 +6,6 @@
 // Slices that a warp has on their way.
 #define RING 3
 
-// A slice of a tile of 16 outputs: codes, then scales as they lie.
-template <int KIND, int LOG> struct Slice {
-    uint4 codes[4][32];
-    uint2 scales[(KIND == KIND_K ? 4 : 256 >> LOG) * 8];
-};
-
-__device__ __forceinline__ void bring_16(void *to, const void *from) {
-    u32 at = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from));
-}
-
 // What a lane needs of a slice besides the weights.
 template <int SETS> struct Side {
     uint2 q[2];
@@ -37,9 +26,9 @@ __device__ __forceinline__ void one_row(const Project &p, const Matrix &m, int n
     const uint4 *codes = (const uint4 *)m.codes + slice * 128 + lane;
     const uint4 *scales = (const uint4 *)m.scales + slice * SCALES + lane;
     const uint2 *units = (const uint2 *)m.units + slice * 8 + g;
-    auto fetch = [&](int s) {
+    auto fetch = [&](int s, int place) {
         if (s < end) {
-            Slice<KIND, LOG> &to = ring[(s - first) % RING];
+            Slice<KIND, LOG> &to = ring[place];
 #pragma unroll
             for (int i = 0; i < 4; i++) bring_16(&to.codes[i][lane], codes + i * 32);
 #pragma unroll
@@ -50,7 +39,7 @@ __device__ __forceinline__ void one_row(const Project &p, const Matrix &m, int n
         asm volatile("cp.async.commit_group;");
     };
     // Weights depend on nothing that still runs.
-    for (int i = 0; i < RING; i++) fetch(first + i);
+    for (int i = 0; i < RING; i++) fetch(first + i, i);
     WAIT;
     // Column g has plane g % 2 of the block g / 2 of each set; row 0's lanes are the first eight.
     const uint2 *q = (const uint2 *)p.x.q + (u64)first * 256 + (g % 2 * 4 + t) * 2;
@@ -72,10 +61,10 @@ __device__ __forceinline__ void one_row(const Project &p, const Matrix &m, int n
     };
     if (first < end) aside();
     float total[2] = {0.0f, 0.0f};
-    for (int s = first; s < end; s++) {
+    for (int s = first, place = 0; s < end; s++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1));
         __syncwarp();
-        const Slice<KIND, LOG> &from = ring[(s - first) % RING];
+        const Slice<KIND, LOG> &from = ring[place];
         Side<SETS> own = side;
         if (s + 1 < end) aside();
         uint2 unit;
@@ -83,34 +72,32 @@ __device__ __forceinline__ void one_row(const Project &p, const Matrix &m, int n
         float dot[SETS][2];
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
-            int c[4];
+            // Columns of other blocks come out too, and are left.
+            int c[4][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 u32 a[4];
-                bool mine = g / 2 == i;
                 uint4 w = from.codes[LOG == 6 ? i : set * 2 + i / 2][lane];
                 if (LOG == 6) {
-                    u32 x = mine ? own.q[0].x : 0, y = mine ? own.q[0].y : 0;
                     nibbles(a, w.x, w.y);
-                    if (i == 0) {
-                        product_first(c, a, x, y);
-                    } else {
-                        product_32(c, a, x, y);
-                    }
+                    product_first(c[i], a, own.q[0].x, own.q[0].y);
                     nibbles(a, w.z, w.w);
-                    product_32(c, a, mine ? own.q[1].x : 0, mine ? own.q[1].y : 0);
+                    product_32(c[i], a, own.q[1].x, own.q[1].y);
                 } else {
-                    u32 x = mine ? own.q[set].x : 0, y = mine ? own.q[set].y : 0;
                     nibbles(a, i % 2 ? w.z : w.x, i % 2 ? w.w : w.y);
-                    if (i == 0) {
-                        product_first(c, a, x, y);
-                    } else {
-                        product_32(c, a, x, y);
-                    }
+                    product_first(c[i], a, own.q[set].x, own.q[set].y);
                 }
             }
-            dot[set][0] = (float)(c[0] * 256 + c[1]);
-            dot[set][1] = (float)(c[2] * 256 + c[3]);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int both[2];
+#pragma unroll
+                for (int plane = 0; plane < 2; plane++) {
+                    int at = 2 * h + plane;
+                    both[plane] = t & 2 ? t & 1 ? c[3][at] : c[2][at] : t & 1 ? c[1][at] : c[0][at];
+                }
+                dot[set][h] = (float)(both[0] * 256 + both[1]);
+            }
         }
         // Every lane of four takes all dots of its outputs, then the blocks in order.
         float acc[2] = {0.0f, 0.0f};
@@ -144,14 +131,15 @@ __device__ __forceinline__ void one_row(const Project &p, const Matrix &m, int n
         total[0] = __fmaf_rn(acc[0], own.d, total[0]);
         total[1] = __fmaf_rn(acc[1], own.d, total[1]);
         __syncwarp();
-        fetch(s + RING);
+        fetch(s + RING, place);
+        place = place == RING - 1 ? 0 : place + 1;
     }
     if (t == 0) parts[group * 16 + g] = total[0], parts[group * 16 + g + 8] = total[1];
     __syncthreads();
     int n = ntile * 16 + threadIdx.x;
     if (threadIdx.x >= 16 || n >= m.n) return;
     float y = tree(parts + threadIdx.x, 16);
-    m.out[n] = p.x.spoilt[0] ? SPOILT : y;
+    m.out[n] = y != y ? SPOILT : y;
 }
 
 template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Project &p) {

@@ -65,8 +65,8 @@ __device__ __forceinline__ u32 float_to_half(float x) {
 }
 
 __device__ __forceinline__ float exp_f32(float x) {
-    if (x < -40.0f) return 0.0f;
-    if (x > 60.0f) x = 60.0f;
+    bool none = x < -40.0f;
+    x = x > 60.0f ? 60.0f : x;
     float n = round_half_even(__fmul_rn(x, __int_as_float(0x3fb8aa3b)));
     float r = __fmaf_rn(n, -__int_as_float(0x3f317218), x);
     r = __fmaf_rn(n, -__int_as_float(0xb102e308), r);
@@ -77,7 +77,8 @@ __device__ __forceinline__ float exp_f32(float x) {
     p = __fmaf_rn(p, r, __int_as_float(0x3efffffe));
     p = __fmaf_rn(p, r, 1.0f);
     p = __fmaf_rn(p, r, 1.0f);
-    return __fmul_rn(p, __int_as_float((__float2int_rn(n) + 127) << 23));
+    float y = __fmul_rn(p, __int_as_float((__float2int_rn(n) + 127) << 23));
+    return none ? 0.0f : y;
 }
 
 __device__ __forceinline__ float log1p_f32(float x) {

@@ -65,3 +65,17 @@ struct Project {
     int count;
     int rows;
 };
+
+__device__ __forceinline__ u32 shared_at(const void *at) {
+    return (u32)__cvta_generic_to_shared(at);
+}
+
+__device__ __forceinline__ void bring_16(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from));
+}
+
+// A slice of a tile of 16 outputs of nibbles: codes, then scales as they lie.
+template <int KIND, int LOG> struct Slice {
+    uint4 codes[4][32];
+    uint2 scales[(KIND == KIND_K ? 4 : 256 >> LOG) * 8];
+};

@@ -50,16 +50,6 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(const Norm p
     }
 }
 
-struct HeadNorm {
-    float *x;
-    const float *w;
-    const float *z;
-    int heads;
-    int dim;
-    float eps;
-    float inverse;
-};
-
 // A warp a head, in place; with z its silu is multiplied.
 extern "C" __global__ void __launch_bounds__(128) head_norm(const HeadNorm p) {
     BEGIN;
@@ -133,16 +123,6 @@ extern "C" __global__ void gate(const Each p) {
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < p.values) p.out[i] = flushed(__fmul_rn(p.x[i], sigmoid_f32(p.y[i])));
 }
-
-struct Gates {
-    const float *b;
-    const float *a;
-    const float *bias;
-    const float *amplitude;
-    float *out;
-    int rows;
-    int heads;
-};
 
 extern "C" __global__ void gates(const Gates p) {
     BEGIN;

@@ -16,6 +16,8 @@ struct Tiles {
     float scale;
 };
 
+extern __shared__ __align__(16) u8 memory[];
+
 __device__ __forceinline__ void bring(u16 *to, const u16 *from, int values) {
     u32 at = (u32)__cvta_generic_to_shared(to);
     for (int i = threadIdx.x * 8; i < values; i += 256 * 8)
@@ -26,7 +28,6 @@ __device__ __forceinline__ void bring(u16 *to, const u16 *from, int values) {
 
 extern "C" __global__ void __launch_bounds__(256) attend_tile(const Tiles p) {
     BEGIN;
-    extern __shared__ __align__(16) u8 memory[];
     __shared__ float weights[TILE_KEYS][GROUP];
     const Cache &c = p.cache;
     int dim = c.dim, group = p.heads / c.kv_heads;
@@ -99,8 +100,152 @@ extern "C" __global__ void __launch_bounds__(256) attend_tile(const Tiles p) {
     }
 }
 
-// Dims of a head, and the chunks whose sums are taken at once.
-#define DIM_MAX 256
+// The same for a window of rows at successive positions of one table: a block has one tile of keys
+// and all query heads of one kv head of up to eight rows. Keys, then values, in one place.
+
+// Rows `first ..` of the round, `count` of them, whose parts begin at part `part`.
+struct Window {
+    int first;
+    int count;
+    int part;
+};
+
+struct Windows {
+    Tiles tiles;
+    const Window *windows;
+};
+
+#define SPAN_WARPS 8
+
+template <int OWN> struct SpanShared {
+    // Keys [dim][key], then values [key][dim].
+    u16 tile[DIM_MAX * TILE_KEYS];
+    // Two more a row, so that dims lie in other banks.
+    float q[DIM_MAX][SPAN_WARPS * OWN + 2];
+    float weights[TILE_KEYS][SPAN_WARPS * OWN];
+};
+
+// A warp has OWN queries in a row, a lane two keys of each, then all eight warps a dim a thread.
+template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p) {
+    SpanShared<OWN> &s = *(SpanShared<OWN> *)memory;
+    const Tiles &t = p.tiles;
+    const Cache &c = t.cache;
+    Window window = p.windows[blockIdx.z];
+    int dim = c.dim, group = t.heads / c.kv_heads, tile = blockIdx.x, kv = blockIdx.y;
+    int table = c.tables[window.first], position = c.positions[window.first];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = window.count * group;
+    // Keys of this tile that the last row sees.
+    int most = min(TILE_KEYS, position + window.count - tile * TILE_KEYS);
+    if (most <= 0) return;
+    u64 page = c.pages[table + tile], start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
+    bring(s.tile, (const u16 *)c.k + start, dim * TILE_KEYS);
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int at = warp * OWN + i;
+        u64 row = window.first + at / group, head = kv * group + at % group;
+        const float *q = t.q + (row * t.heads + head) * dim;
+#pragma unroll
+        for (int d = lane; d < DIM_MAX; d += 32)
+            if (d < dim) s.q[d][at] = at < queries ? q[d] : 0.0f;
+    }
+    asm volatile("cp.async.wait_group 0;");
+    __syncthreads();
+    float dot[OWN][2];
+#pragma unroll
+    for (int i = 0; i < OWN; i++) dot[i][0] = dot[i][1] = 0.0f;
+#pragma unroll (OWN == 8 ? 4 : 8)
+    for (int d = 0; d < dim; d++) {
+        u32 both = *(const u32 *)&s.tile[d * TILE_KEYS + lane * 2];
+        float x = half_to_float(both), y = half_to_float(both >> 16);
+#pragma unroll
+        for (int i = 0; i < OWN; i += 2) {
+            float2 q = *(const float2 *)&s.q[d][warp * OWN + i];
+            dot[i][0] = __fmaf_rn(q.x, x, dot[i][0]), dot[i][1] = __fmaf_rn(q.x, y, dot[i][1]);
+            dot[i + 1][0] = __fmaf_rn(q.y, x, dot[i + 1][0]);
+            dot[i + 1][1] = __fmaf_rn(q.y, y, dot[i + 1][1]);
+        }
+    }
+    __syncthreads();
+    bring(s.tile, (const u16 *)c.v + start, most * dim);
+    int key = lane * 2;
+    float none = __int_as_float(0xff800000);
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int at = warp * OWN + i, row = at / group;
+        int keys = position + row + 1 - tile * TILE_KEYS;
+        float a = key < keys ? __fmul_rn(dot[i][0], t.scale) : none;
+        float b = key + 1 < keys ? __fmul_rn(dot[i][1], t.scale) : none;
+        float m = largest(fmaxf(a, b));
+        a = key < keys ? exp_f32(__fsub_rn(a, m)) : 0.0f;
+        b = key + 1 < keys ? exp_f32(__fsub_rn(b, m)) : 0.0f;
+        s.weights[key][at] = a, s.weights[key + 1][at] = b;
+        // The reference's lanes j and j + 1 are a lane's two keys here.
+#pragma unroll
+        for (int w = 16; w > 0; w /= 2) {
+            a = __fadd_rn(a, __shfl_xor_sync(FULL, a, w));
+            b = __fadd_rn(b, __shfl_xor_sync(FULL, b, w));
+        }
+        float l = __fadd_rn(a, b);
+        if (lane > 0 || at >= queries || keys <= 0) continue;
+        int head = kv * group + at % group;
+        u64 part = ((u64)(window.part + row) * t.heads + head) * t.tiles + tile;
+        t.parts[part * (dim + 2) + dim] = m, t.parts[part * (dim + 2) + dim + 1] = l;
+    }
+    asm volatile("cp.async.wait_group 0;");
+    __syncthreads();
+    // A thread has four dims and a quarter of the queries.
+    const int SOME = OWN * SPAN_WARPS / 4;
+    int d = threadIdx.x % 64 * 4, from = threadIdx.x / 64 * SOME;
+    if (d >= dim) return;
+    float o[SOME][4];
+#pragma unroll
+    for (int i = 0; i < SOME * 4; i++) o[i / 4][i % 4] = 0.0f;
+    auto add = [&](int i, int seeing) {
+        float x[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) x[j] = half_to_float(s.tile[i * dim + d + j]);
+#pragma unroll
+        for (int at = 0; at < SOME; at += 4) {
+            float4 four = *(const float4 *)&s.weights[i][from + at];
+            float w[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+                if (from + at + q < seeing) continue;
+#pragma unroll
+                for (int j = 0; j < 4; j++) o[at + q][j] = __fmaf_rn(w[q], x[j], o[at + q][j]);
+            }
+        }
+    };
+    // Keys that every row sees, then those that only later ones do, from some query on.
+    int whole = min(TILE_KEYS, max(0, position + 1 - tile * TILE_KEYS));
+#pragma unroll 4
+    for (int i = 0; i < whole; i++) add(i, from);
+    for (int i = whole; i < most; i++) add(i, (tile * TILE_KEYS + i - position) * group);
+#pragma unroll
+    for (int i = 0; i < SOME; i++) {
+        int at = from + i;
+        if (at >= queries) break;
+        u64 row = window.part + at / group, head = kv * group + at % group;
+        float *part = t.parts + ((row * t.heads + head) * t.tiles + tile) * (dim + 2) + d;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (d + j < dim) part[j] = flushed(o[i][j]);
+    }
+}
+
+#define SPAN(own)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, own < 8 ? 2 : 1)                             \
+        attend_span_##own(const Windows p) {                                                       \
+        BEGIN;                                                                                     \
+        attend_span<own>(p);                                                                       \
+    }
+
+SPAN(2)
+SPAN(4)
+SPAN(6)
+SPAN(8)
+
+// Chunks whose sums are taken at once.
 #define AT_ONCE 4
 
 // A block a head of a row: first the factors of every tile in its chunk, then those of the chunks,

@@ -8,6 +8,7 @@ use arith::base::{CHUNK_KEYS, TILE_KEYS};
 use backend::{BackendError, RowMap};
 
 use crate::device::{Buffer, Device, Params};
+use crate::fuse;
 use crate::rows::{Rows, blocks};
 
 /// Most values of a head.
@@ -61,15 +62,15 @@ impl Kv {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Cache {
+pub(crate) struct Cache {
     k: u64,
     v: u64,
     tables: u64,
     pages: u64,
     positions: u64,
-    half: i32,
-    kv_heads: i32,
-    dim: i32,
+    pub(crate) half: i32,
+    pub(crate) kv_heads: i32,
+    pub(crate) dim: i32,
 }
 
 #[repr(C)]
@@ -96,6 +97,13 @@ struct Attend {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+struct Windows {
+    tiles: Attend,
+    windows: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 struct Prompt {
     cache: Cache,
     q: u64,
@@ -111,6 +119,8 @@ unsafe impl Params for Prompt {}
 unsafe impl Params for Write {}
 // SAFETY: as kernels/attention.cu and kernels/tiles.cu declare it.
 unsafe impl Params for Attend {}
+// SAFETY: as kernels/tiles.cu declares it.
+unsafe impl Params for Windows {}
 
 /// Most tiles of a row and most rows that take a block a tile.
 const TILES_MAX: usize = 2048;
@@ -119,24 +129,38 @@ const TILE_ROWS_MAX: usize = 64;
 const GROUP_HEADS: usize = 8;
 /// Rows of a stream that one block takes at most.
 const SPAN_ROWS: usize = 64;
-/// Rows of a stream from which on a block takes several.
+/// Rows of a stream from which on a block takes so many; shorter runs go in windows.
 const SPAN_ROWS_MIN: usize = 32;
+/// Most rows of a window, and most rows times query heads of a kv head.
+const WINDOW_ROWS: usize = 8;
+const WINDOW_QUERIES: usize = 64;
 
 /// A round's map on the card: for each row where its table starts and its position, then the pages
-/// of all tables, the spans of rows that blocks take together and the rows that they take alone.
-/// Uploaded when it changes.
+/// of all tables, the spans of rows that blocks take together, the rows that stand alone with those
+/// of windows behind them, and the windows. Uploaded when it changes.
 pub(crate) struct Map {
     buffer: Buffer,
     words: Vec<i32>,
     rows: usize,
     spans: Range<usize>,
     alone: Range<usize>,
+    /// Those that stand alone and those of windows.
+    listed: Range<usize>,
+    windows: Range<usize>,
 }
 
 impl Map {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
         let buffer = Buffer::new(device, "row map", 4096)?;
-        Ok(Self { buffer, words: Vec::new(), rows: 0, spans: 0..0, alone: 0..0 })
+        Ok(Self {
+            buffer,
+            words: Vec::new(),
+            rows: 0,
+            spans: 0..0,
+            alone: 0..0,
+            listed: 0..0,
+            windows: 0..0,
+        })
     }
 
     /// Makes it this map's, checking every page against the cache.
@@ -164,11 +188,19 @@ impl Map {
             words.push(page as i32);
         }
         self.rows = map.rows.len();
-        let (spans, alone) = spans(map);
+        let Runs { spans, alone, windows } = Runs::of(map);
         self.spans = words.len()..words.len() + 2 * spans.len();
         words.extend(spans.iter().flat_map(|span| [span.start as i32, span.len() as i32]));
         self.alone = words.len()..words.len() + alone.len();
         words.extend(alone.iter().map(|&row| row as i32));
+        words.extend(windows.iter().flat_map(|rows| rows.clone().map(|row| row as i32)));
+        self.listed = self.alone.start..words.len();
+        self.windows = words.len()..words.len() + 3 * windows.len();
+        let mut part = alone.len();
+        for rows in windows {
+            words.extend([rows.start as i32, rows.len() as i32, part as i32]);
+            part += rows.len();
+        }
         if words != self.words {
             if words.len() * 4 > self.buffer.bytes() {
                 let bytes = (words.len() * 4).next_power_of_two();
@@ -180,10 +212,10 @@ impl Map {
         Ok(())
     }
 
-    /// Keys that the row with the most sees, of those that blocks take alone.
+    /// Keys that the row with the most sees, of those that are listed.
     fn visible_max(&self) -> usize {
-        let alone = self.words[self.alone.clone()].iter();
-        let positions = alone.map(|&row| self.words[self.rows + row as usize]);
+        let listed = self.words[self.listed.clone()].iter();
+        let positions = listed.map(|&row| self.words[self.rows + row as usize]);
         positions.map(|p| p as usize + 1).max().unwrap_or(0)
     }
 
@@ -198,7 +230,12 @@ impl Map {
         self.buffer.at() + 4 * index as u64
     }
 
-    fn cache(&self, kv: &Kv) -> Cache {
+    /// Rows of the round.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub(crate) fn cache(&self, kv: &Kv) -> Cache {
         let (at, rows) = (self.buffer.at(), self.rows as u64);
         Cache {
             k: kv.k.at(),
@@ -213,27 +250,39 @@ impl Map {
     }
 }
 
-/// Runs of rows at successive positions of a table, in spans, and the rows that are in none.
-fn spans(map: &RowMap) -> (Vec<Range<usize>>, Vec<usize>) {
-    let (mut spans, mut alone) = (Vec::new(), Vec::new());
-    let mut first = 0;
-    for end in 1..=map.rows.len() {
-        let goes_on = map.rows.get(end).is_some_and(|row| {
-            let before = map.rows[end - 1];
-            row.table == before.table && row.position == before.position + 1
-        });
-        if goes_on {
-            continue;
+/// Rows at successive positions of a table: long runs in spans, short ones in windows, and the rows
+/// that are in neither.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Runs {
+    spans: Vec<Range<usize>>,
+    windows: Vec<Range<usize>>,
+    alone: Vec<usize>,
+}
+
+impl Runs {
+    fn of(map: &RowMap) -> Self {
+        let mut runs = Self::default();
+        let mut first = 0;
+        for end in 1..=map.rows.len() {
+            let goes_on = map.rows.get(end).is_some_and(|row| {
+                let before = map.rows[end - 1];
+                row.table == before.table && row.position == before.position + 1
+            });
+            if goes_on {
+                continue;
+            }
+            let cut = |rows: usize| {
+                (first..end).step_by(rows).map(move |start| start..end.min(start + rows))
+            };
+            match end - first {
+                1 => runs.alone.push(first),
+                2..SPAN_ROWS_MIN => runs.windows.extend(cut(WINDOW_ROWS)),
+                _ => runs.spans.extend(cut(SPAN_ROWS)),
+            }
+            first = end;
         }
-        if end - first < SPAN_ROWS_MIN {
-            alone.extend(first..end);
-        } else {
-            let starts = (first..end).step_by(SPAN_ROWS);
-            spans.extend(starts.map(|start| start..end.min(start + SPAN_ROWS)));
-        }
-        first = end;
+        runs
     }
-    (spans, alone)
 }
 
 impl Kv {
@@ -248,6 +297,9 @@ pub(crate) fn kv_write(device: &Device, kv: &mut Kv, k: &Rows, v: &Rows, map: &M
     assert!(k.width == width && v.width == width, "keys {k:?}, values {v:?}");
     k.holds(map.rows);
     v.holds(map.rows);
+    if fuse::heads_write(device, kv, k, v, map) {
+        return;
+    }
     let write = Write { cache: map.cache(kv), k: k.at(), v: v.at(), rows: map.rows as i32 };
     device.launch("kv_write", blocks(map.rows * width, 256), 256, &write);
 }
@@ -279,14 +331,17 @@ pub(crate) fn attention(
     assert!(q.width == query * dim && out.width == q.width, "{q:?} to {out:?}");
     q.holds(map.rows);
     out.holds(map.rows);
-    let kernel = match dim {
-        64 => "attend_rows_64",
-        128 => "attend_rows_128",
-        256 => "attend_rows_256",
+    let kernel = match (dim, kv.dtype) {
+        (64, KvDtype::F16) => "attend_rows_64",
+        (128, KvDtype::F16) => "attend_rows_128",
+        (256, KvDtype::F16) => "attend_rows_256",
+        (64, KvDtype::F32) => "attend_floats_64",
+        (128, KvDtype::F32) => "attend_floats_128",
+        (256, KvDtype::F32) => "attend_floats_256",
         _ => "",
     };
     if map.spans.is_empty() || !device.has(kernel) {
-        return alone(device, q, kv, map, 0..map.rows, parts, out);
+        return few(device, q, kv, map, map.spans.is_empty(), parts, out);
     }
     let params = Prompt {
         cache: map.cache(kv),
@@ -297,23 +352,22 @@ pub(crate) fn attention(
         scale: scale(dim),
     };
     device.launch(kernel, [map.spans.len() as u32 / 2, query as u32, 1], 256, &params);
-    alone(device, q, kv, map, map.alone.clone(), parts, out)
+    few(device, q, kv, map, true, parts, out)
 }
 
-/// Attention of rows that stand alone: all, or those that the words `listed` name.
-fn alone(
+/// Attention of the rows that are in no span, or of all.
+fn few(
     device: &Arc<Device>,
     q: &Rows,
     kv: &Kv,
     map: &Map,
-    listed: Range<usize>,
+    listed: bool,
     parts: &mut Option<Buffer>,
     out: &mut Rows,
 ) -> Result<(), BackendError> {
     let Heads { query, dim, .. } = kv.heads;
-    let (rows, all) = (listed.len(), listed.len() == map.rows);
-    let visible = if all { map.visible_most() } else { map.visible_max() };
-    let list = if all { 0 } else { map.word(listed.start) };
+    let rows = if listed { map.listed.len() } else { map.rows };
+    let visible = if listed { map.visible_max() } else { map.visible_most() };
     let (tiles, chunks) = (visible.div_ceil(TILE_KEYS), visible.div_ceil(CHUNK_KEYS));
     let by_tiles = kv.dtype == KvDtype::F16 && tiles <= TILES_MAX && rows <= TILE_ROWS_MAX;
     let split = by_tiles || (chunks > 1 && rows * query < BLOCKS_WHOLE);
@@ -326,24 +380,47 @@ fn alone(
             true => room(device, parts, rows * query * pieces * (dim + 2) * 4)?,
             false => 0,
         },
-        rows: list,
+        rows: if listed { map.word(map.listed.start) } else { 0 },
         heads: query as i32,
         pieces: pieces as i32,
         scale: scale(dim),
     };
-    let (heads, rows) = (query as u32, rows as u32);
+    let heads = query as u32;
     if by_tiles {
-        let groups = kv.heads.kv * (query / kv.heads.kv).div_ceil(GROUP_HEADS);
-        device.launch("attend_tile", [tiles as u32, groups as u32, rows], 256, &params);
-        device.launch("merge_tiles", [heads, rows, 1], 1024, &params);
+        let group = query / kv.heads.kv;
+        let windows = if listed { map.windows.len() / 3 } else { 0 };
+        let alone = match by_windows(device, group, windows) {
+            Some(kernel) => {
+                let params = Windows { tiles: params, windows: map.word(map.windows.start) };
+                let grid = [tiles as u32, kv.heads.kv as u32, windows as u32];
+                device.launch(kernel, grid, 256, &params);
+                map.alone.len()
+            }
+            None => rows,
+        };
+        let groups = kv.heads.kv * group.div_ceil(GROUP_HEADS);
+        device.launch("attend_tile", [tiles as u32, groups as u32, alone as u32], 256, &params);
+        device.launch("merge_tiles", [heads, rows as u32, 1], 1024, &params);
         return Ok(());
     }
-    let threads = dim.next_multiple_of(32).max(TILE_KEYS) as u32;
+    let (threads, rows) = (dim.next_multiple_of(32).max(TILE_KEYS) as u32, rows as u32);
     device.launch("attend", [if split { chunks as u32 } else { 1 }, heads, rows], threads, &params);
     if split {
         device.launch("merge", [heads, rows, 1], threads, &params);
     }
     Ok(())
+}
+
+/// The kernel of windows, if there are any and the card has room for it.
+fn by_windows(device: &Device, group: usize, windows: usize) -> Option<&'static str> {
+    let kernel = match (WINDOW_ROWS * group).div_ceil(WINDOW_QUERIES / 4) {
+        1 => "attend_span_2",
+        2 => "attend_span_4",
+        3 => "attend_span_6",
+        4 => "attend_span_8",
+        _ => return None,
+    };
+    (windows > 0 && device.has(kernel)).then_some(kernel)
 }
 
 #[cfg(test)]
@@ -352,12 +429,14 @@ mod tests {
     use backend::RowAt;
 
     #[test]
-    fn spans_are_runs_of_one_table_and_short_runs_stay_alone() {
+    fn runs_of_one_table_are_spans_or_windows_by_their_length() {
         let run = |table, from: u32, rows: u32| (from..from + rows).map(move |p| (table, p));
         let all = run(0, 5, 100).chain(run(1, 105, 7)).chain(run(1, 0, 32)).chain(run(0, 32, 1));
+        let all = all.chain(run(2, 60, 9));
         let rows = all.map(|(table, position)| RowAt { table, position }).collect();
-        let (spans, alone) = spans(&RowMap { rows, tables: Vec::new() });
+        let Runs { spans, windows, alone } = Runs::of(&RowMap { rows, tables: Vec::new() });
         assert_eq!(spans, [0..64, 64..100, 107..139]);
-        assert_eq!(alone, [100, 101, 102, 103, 104, 105, 106, 139]);
+        assert_eq!(windows, [100..107, 140..148, 148..149]);
+        assert_eq!(alone, [139]);
     }
 }

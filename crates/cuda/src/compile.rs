@@ -1,4 +1,4 @@
-//! Kernel sources, their compilation, and the cubins that are kept of them.
+//! The compilation of kernel sources, and the cubins that are kept of them.
 //!
 //! A cubin's name says what it was made of: a digest of source and options, the architecture and
 //! the compiler. One of another compiler serves as well, so that a machine without a compiler runs
@@ -11,122 +11,9 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::CudaError;
+use crate::defects::Defect;
 use crate::library::{Compiler, Handle};
-
-/// A source that is compiled as one.
-#[derive(Clone, Copy, Debug)]
-pub struct Unit {
-    /// Its name.
-    pub name: &'static str,
-    /// Its parts, in order.
-    pub parts: &'static [&'static str],
-    /// Its kernels.
-    pub kernels: &'static [&'static str],
-    /// Bytes of shared memory that each is launched with; none if empty.
-    pub shared: &'static [u32],
-    /// Those that most time is spent in: a register that spills there fails `cargo xtask kernels`.
-    pub hot: &'static [&'static str],
-}
-
-const PRELUDE: &str = include_str!("../kernels/prelude.cu");
-const LAYOUT: &str = include_str!("../kernels/layout.cu");
-const PRODUCTS: &str = include_str!("../kernels/products.cu");
-const CACHE: &str = include_str!("../kernels/cache.cu");
-
-/// Every source.
-pub const UNITS: [Unit; 10] = [
-    Unit {
-        name: "rows",
-        parts: &[PRELUDE, include_str!("../kernels/rows.cu")],
-        kernels: &["rms_norm", "head_norm", "rope", "add", "silu_mul", "gate", "gates"],
-        shared: &[],
-        hot: &["rms_norm", "head_norm", "silu_mul", "add", "gate"],
-    },
-    Unit {
-        name: "attention",
-        parts: &[PRELUDE, CACHE, include_str!("../kernels/attention.cu")],
-        kernels: &["kv_write", "attend", "merge"],
-        shared: &[],
-        hot: &[],
-    },
-    Unit {
-        name: "tiles",
-        parts: &[PRELUDE, CACHE, include_str!("../kernels/tiles.cu")],
-        kernels: &["attend_tile", "merge_tiles"],
-        shared: &[73_728, 0],
-        hot: &["attend_tile", "merge_tiles"],
-    },
-    Unit {
-        name: "prompt",
-        parts: &[PRELUDE, CACHE, include_str!("../kernels/prompt.cu")],
-        kernels: &["attend_rows_64", "attend_rows_128", "attend_rows_256"],
-        shared: &[68_096, 117_248, 215_552],
-        hot: &["attend_rows_64", "attend_rows_128", "attend_rows_256"],
-    },
-    Unit {
-        name: "gdn",
-        parts: &[PRELUDE, include_str!("../kernels/gdn.cu")],
-        kernels: &["convolve", "tail", "l2_norm", "delta_32", "delta_64", "delta_128", "delta_256"],
-        shared: &[],
-        hot: &["convolve", "l2_norm", "delta_64", "delta_128"],
-    },
-    Unit {
-        name: "pack",
-        parts: &[PRELUDE, LAYOUT, include_str!("../kernels/pack.cu")],
-        kernels: &[
-            "pack_codes",
-            "pack_scales",
-            "transpose",
-            "widen",
-            "noise",
-            "embed",
-            "embed_floats",
-            "linear_floats",
-        ],
-        shared: &[],
-        hot: &[],
-    },
-    Unit {
-        name: "linear",
-        parts: &[PRELUDE, LAYOUT, PRODUCTS, include_str!("../kernels/linear.cu")],
-        kernels: &[
-            "quantise",
-            "linear_nibbles_2",
-            "linear_nibbles_4",
-            "linear_bytes_2",
-            "linear_bytes_4",
-            "linear_nibbles_bf16_64_2",
-            "linear_nibbles_bf16_64_4",
-            "linear_nibbles_f16_32_2",
-            "linear_nibbles_f16_32_4",
-            "linear_nibbles_k_32_2",
-            "linear_nibbles_k_32_4",
-        ],
-        shared: &[],
-        hot: &["quantise"],
-    },
-    Unit {
-        name: "one",
-        parts: &[PRELUDE, LAYOUT, PRODUCTS, include_str!("../kernels/one.cu")],
-        kernels: &["one_nibbles_bf16_64", "one_nibbles_f16_32", "one_nibbles_k_32"],
-        shared: &[55_296, 61_440, 55_296],
-        hot: &["one_nibbles_bf16_64", "one_nibbles_f16_32", "one_nibbles_k_32"],
-    },
-    Unit {
-        name: "few",
-        parts: &[PRELUDE, LAYOUT, PRODUCTS, include_str!("../kernels/few.cu")],
-        kernels: &["few_nibbles_bf16_64", "few_nibbles_f16_32", "few_nibbles_k_32"],
-        shared: &[73_728, 81_920, 73_728],
-        hot: &["few_nibbles_bf16_64", "few_nibbles_f16_32", "few_nibbles_k_32"],
-    },
-    Unit {
-        name: "gemm",
-        parts: &[PRELUDE, LAYOUT, PRODUCTS, include_str!("../kernels/gemm.cu")],
-        kernels: &["gemm_nibbles_bf16_64", "gemm_nibbles_f16_32", "gemm_nibbles_k_32"],
-        shared: &[105_984, 113_664, 107_520],
-        hot: &[],
-    },
-];
+use crate::units::{UNITS, Unit};
 
 /// Contraction is off: a product is fused where the source says so. Division and square root are
 /// rounded correctly and subnormals kept unless told otherwise; it is said here all the same.
@@ -177,7 +64,7 @@ impl Nvrtc {
     /// # Errors
     /// `Compile` with the compiler's words.
     pub fn compile(&self, unit: &Unit, arch: &str) -> Result<Cubin, CudaError> {
-        self.compile_text(unit.name, &unit.parts.concat(), arch)
+        self.compile_text(unit.name, &unit.source(), arch)
     }
 
     fn compile_text(
@@ -248,150 +135,6 @@ unsafe fn taken(
     }
 }
 
-/// A source with one defect, for tests that must turn red.
-#[derive(Clone, Copy, Debug)]
-pub struct Defect {
-    /// What it is.
-    pub name: &'static str,
-    unit: &'static str,
-    /// What stands in the source, once at least, and what stands there instead.
-    swap: [&'static str; 2],
-}
-
-/// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 21] = [
-    defect(
-        "another row's scale",
-        "few",
-        "row_mine[j] ? d[row * TILE_ROWS] : 0.0f",
-        "row_mine[j] ? d[row * TILE_ROWS - t] : 0.0f",
-    ),
-    defect(
-        "a tile of outputs taken twice",
-        "few",
-        "min(ntile + n, tiles - 1)",
-        "min(ntile + n / 2, tiles - 1)",
-    ),
-    defect(
-        "blocks of a slice out of order",
-        "one",
-        "both[i][0] = __shfl_sync(FULL, dot[set][0], i, 4);",
-        "both[i][0] = __shfl_sync(FULL, dot[set][0], 3 - i, 4);",
-    ),
-    defect(
-        "a tile left out of the merge",
-        "tiles",
-        "for (int i = 1; i < CHUNK_TILES; i++) {",
-        "for (int i = 2; i < CHUNK_TILES; i++) {",
-    ),
-    defect(
-        "chunks joined as tiles",
-        "tiles",
-        "from + i == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y))",
-        "from + i == 0 ? o : __fadd_rn(__fmul_rn(total, f.x), __fmul_rn(o, f.y))",
-    ),
-    defect(
-        "a dropped slice",
-        "linear",
-        "group_start(group + 1, slices); s++",
-        "group_start(group + 1, slices) - 1; s++",
-    ),
-    defect(
-        "a swapped tree",
-        "linear",
-        "__fadd_rn(__fadd_rn(g[0], g[stride])",
-        "__fadd_rn(__fadd_rn(g[0], g[2 * stride])",
-    ),
-    defect(
-        "an unfused product",
-        "linear",
-        "__fmaf_rn(dot, low.x, acc[0])",
-        "__fadd_rn(__fmul_rn(dot, low.x), acc[0])",
-    ),
-    defect("one byte plane", "linear", "c[0] * 256 + c[1]", "c[0] * 256"),
-    defect(
-        "a tie away from even",
-        "linear",
-        "float y = round_half_even(__fmul_rn(v[h][i], inv));",
-        "float y = roundf(__fmul_rn(v[h][i], inv));",
-    ),
-    defect(
-        "an unflushed product",
-        "rows",
-        "flushed(__fmul_rn(silu_f32(p.x[i]), p.y[i]))",
-        "__fmul_rn(silu_f32(p.x[i]), p.y[i])",
-    ),
-    defect(
-        "an unfolded lane",
-        "rows",
-        "int w = 16; w > 0; w /= 2) lane",
-        "int w = 16; w > 1; w /= 2) lane",
-    ),
-    defect(
-        "an unrounded key",
-        "attention",
-        "((u16 *)c.k)[kt] = float_to_half(p.k[i])",
-        "((u16 *)c.k)[kt] = float_to_half(p.k[i]) & 0xfffeu",
-    ),
-    defect(
-        "a hidden key seen",
-        "attention",
-        "int visible = c.positions[row] + 1",
-        "int visible = c.positions[row] + 2",
-    ),
-    defect(
-        "tiles merged as one chunk",
-        "attention",
-        "#define CHUNK_TILES 8",
-        "#define CHUNK_TILES 16",
-    ),
-    defect(
-        "chunks merged backwards",
-        "prompt",
-        "__fmaf_rn(all_o[g][i][j], f1, __fmul_rn(x, f2))",
-        "__fmaf_rn(all_o[g][i][j], f2, __fmul_rn(x, f1))",
-    ),
-    defect(
-        "keys past the row's",
-        "prompt",
-        "int seen = first + mine - tile * TILE_KEYS + 1;",
-        "int seen = first + mine - tile * TILE_KEYS + 2;",
-    ),
-    defect(
-        "groups that join in another order",
-        "gemm",
-        "for (int under = 0; under < level; under++) {",
-        "for (int under = level - 1; under >= 0; under--) {",
-    ),
-    defect(
-        "a stage read too early",
-        "gemm",
-        "stages[ktile % STAGES];",
-        "stages[(ktile + 1) % STAGES];",
-    ),
-    defect(
-        "a stale tail",
-        "gdn",
-        "int at = walk.end - before + j;",
-        "int at = walk.end - 1 - before + j;",
-    ),
-    defect(
-        "decay after the update",
-        "gdn",
-        "s[i] = flushed(__fmul_rn(s[i], decay));",
-        "if (row > walk.first) s[i] = flushed(__fmul_rn(s[i], decay));",
-    ),
-];
-
-const fn defect(
-    name: &'static str,
-    unit: &'static str,
-    from: &'static str,
-    to: &'static str,
-) -> Defect {
-    Defect { name, unit, swap: [from, to] }
-}
-
 /// Every unit's cubin, one of them with a defect; nothing is kept.
 ///
 /// # Errors
@@ -404,7 +147,7 @@ pub(crate) fn planted(
     let mut all = cubins(cache, arch)?;
     for (unit, cubin) in UNITS.iter().zip(&mut all).filter(|(unit, _)| unit.name == defect.unit) {
         let [from, to] = defect.swap;
-        let source = unit.parts.concat();
+        let source = unit.source();
         let log = format!("`{from}` is not in it");
         if !source.contains(from) {
             return Err(CudaError::Compile { unit: unit.name, arch: arch.to_owned(), log });
@@ -422,15 +165,9 @@ pub(crate) fn planted(
 pub(crate) fn from_folder(folder: &Path, arch: &str) -> Result<Vec<Vec<u8>>, CudaError> {
     let compiler = Nvrtc::open(None)?;
     let made = |unit: &Unit| {
-        let shared: &[&str] = match unit.name {
-            "attention" | "tiles" | "prompt" => &["cache"],
-            "pack" => &["layout"],
-            "linear" | "one" | "few" | "gemm" => &["layout", "products"],
-            _ => &[],
-        };
         let mut source = String::new();
-        for part in ["prelude"].iter().chain(shared).chain([&unit.name]) {
-            let path = folder.join(part).with_extension("cu");
+        for part in unit.parts {
+            let path = folder.join(part.file).with_extension("cu");
             let text = fs::read_to_string(&path).map_err(|error| CudaError::Compile {
                 unit: unit.name,
                 arch: arch.to_owned(),
@@ -450,7 +187,7 @@ pub(crate) fn from_folder(folder: &Path, arch: &str) -> Result<Vec<Vec<u8>>, Cud
 /// What a unit's cubins are called up to the compiler: digest, name, architecture.
 fn stem(unit: &Unit, arch: &str) -> String {
     let mut hash = Sha256::new();
-    unit.parts.iter().for_each(|part| hash.update(part));
+    unit.parts.iter().for_each(|part| hash.update(part.text));
     OPTIONS.iter().for_each(|option| hash.update(option));
     let digest = hash.finalize();
     let hex: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -523,14 +260,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_defect_finds_its_place() {
-        for Defect { name, unit, swap: [from, to] } in DEFECTS {
-            let unit = UNITS.iter().find(|u| u.name == unit).unwrap_or_else(|| panic!("{name}"));
-            assert!(unit.parts.concat().contains(from) && from != to, "{name}");
-        }
-    }
-
-    #[test]
     fn a_cubins_name_changes_with_source_architecture_and_compiler() {
         let [a, b, ..] = UNITS;
         let name = file_name(&a, "sm_90", "13.0");
@@ -539,7 +268,7 @@ mod tests {
             file_name(&b, "sm_90", "13.0"),
             file_name(&a, "sm_80", "13.0"),
             file_name(&a, "sm_90", "12.9"),
-            file_name(&Unit { parts: &["x"], ..a }, "sm_90", "13.0"),
+            file_name(&Unit { parts: b.parts, ..a }, "sm_90", "13.0"),
         ] {
             assert_ne!(name, other);
         }

@@ -2,17 +2,20 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::BackendError;
 
+use crate::CudaError;
+use crate::fuse::Op;
 use crate::library::{Attribute, Config, Driver, Handle};
-use crate::{CudaError, compile};
+use crate::units::UNITS;
 
 /// Memory of the card that is left to others, and to the driver.
 const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
 const COMPUTE_MAJOR: c_int = 75;
 const COMPUTE_MINOR: c_int = 76;
+const MULTIPROCESSORS: c_int = 16;
 const DYNAMIC_SHARED: c_int = 8;
 /// Programmatic stream serialisation.
 const EARLY: u32 = 6;
@@ -32,8 +35,13 @@ pub(crate) struct Device {
     /// Functions and their shared memory; those that the card has too little for are left out.
     kernels: HashMap<&'static str, (Handle, u32)>,
     name: String,
+    multiprocessors: u32,
     /// Whether kernels know how to wait for those before them.
     early: bool,
+    /// Whether it has the products of compute capability 9.0, which no later one has.
+    hopper: bool,
+    /// Ops that wait for the one that takes what they give.
+    waiting: Mutex<Vec<Op>>,
 }
 
 // SAFETY: handles of the driver, which any thread may use once the context is its current one.
@@ -42,9 +50,11 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens a card with the kernels that `cubins` gives for its architecture.
+    /// Opens a card with the kernels that `cubins` gives for its architecture, or, if `plain`,
+    /// without what that one has alone.
     pub(crate) fn open(
         ordinal: u32,
+        plain: bool,
         cubins: impl FnOnce(&str) -> Result<Vec<Vec<u8>>, CudaError>,
     ) -> Result<Self, CudaError> {
         let driver = Driver::open()?;
@@ -89,15 +99,27 @@ impl Device {
         let mut stream = std::ptr::null_mut();
         // SAFETY: a place for a stream.
         call("cuStreamCreate", unsafe { (driver.stream_create)(&mut stream, NON_BLOCKING) })?;
-        let mut device =
-            Self { driver, context, stream, kernels: HashMap::new(), name, early: major >= 9 };
-        device.load(&cubins(&format!("sm_{major}{minor}"))?)?;
+        let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
+        let hopper = (major, minor) == (9, 0) && !plain;
+        let mut device = Self {
+            driver,
+            context,
+            stream,
+            kernels: HashMap::new(),
+            name,
+            multiprocessors,
+            early: major >= 9,
+            hopper,
+            waiting: Mutex::default(),
+        };
+        let own = if hopper { "a" } else { "" };
+        device.load(&cubins(&format!("sm_{major}{minor}{own}"))?)?;
         Ok(device)
     }
 
     /// Loads every kernel.
     fn load(&mut self, cubins: &[Vec<u8>]) -> Result<(), CudaError> {
-        for (unit, cubin) in compile::UNITS.iter().zip(cubins) {
+        for (unit, cubin) in UNITS.iter().zip(cubins) {
             let mut module = std::ptr::null_mut();
             // SAFETY: a whole cubin, whose length is in its own header.
             self.call("cuModuleLoadData", unsafe {
@@ -126,6 +148,16 @@ impl Device {
             || unsafe {
                 (self.driver.function_attribute)(function, DYNAMIC_SHARED, shared as c_int)
             } == 0
+    }
+
+    /// Multiprocessors of the card.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    /// Whether the card has the products of compute capability 9.0, which no later one has.
+    pub(crate) fn hopper(&self) -> bool {
+        self.hopper
     }
 
     /// Whether the card can run a kernel.
@@ -168,8 +200,38 @@ impl Device {
         (free as u64).saturating_sub(MEMORY_FLOOR_BYTES)
     }
 
-    /// Launches a kernel after all that was launched before.
+    fn waiting(&self) -> MutexGuard<'_, Vec<Op>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets an op wait, after those that wait already if it may follow them.
+    pub(crate) fn defer(&self, op: Op) {
+        if !op.follows(&self.waiting()) {
+            self.flush();
+        }
+        self.waiting().push(op);
+    }
+
+    /// Takes the ops that wait, if `wanted` says so: they are the caller's to run.
+    pub(crate) fn take(&self, wanted: impl FnOnce(&[Op]) -> bool) -> Vec<Op> {
+        let mut waiting = self.waiting();
+        if wanted(&waiting) { std::mem::take(&mut waiting) } else { Vec::new() }
+    }
+
+    /// Launches the ops that wait: whatever comes next may read what they give.
+    pub(crate) fn flush(&self) {
+        let waiting = std::mem::take(&mut *self.waiting());
+        waiting.iter().for_each(|op| op.launch(self));
+    }
+
+    /// Launches a kernel after all that was asked for before.
     pub(crate) fn launch<P: Params>(&self, name: &str, grid: [u32; 3], block: u32, params: &P) {
+        self.flush();
+        self.launch_now(name, grid, block, params);
+    }
+
+    /// Launches a kernel that takes the place of what waited.
+    pub(crate) fn launch_now<P: Params>(&self, name: &str, grid: [u32; 3], block: u32, params: &P) {
         if grid.contains(&0) {
             return;
         }
@@ -202,6 +264,7 @@ impl Device {
 
     /// Waits until all that was launched is done.
     pub(crate) fn wait(&self) {
+        self.flush();
         self.enter();
         // SAFETY: the device's stream.
         self.must("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(self.stream) });
@@ -210,6 +273,7 @@ impl Device {
     /// Seconds on the card between the start and the end of what `work` launches.
     pub(crate) fn timed(&self, work: impl FnOnce()) -> f64 {
         let [mut start, mut end] = [std::ptr::null_mut(); 2];
+        self.flush();
         self.enter();
         let (mut ms, driver) = (0.0_f32, &self.driver);
         // SAFETY: places for two events, which are recorded, waited for and destroyed here.
@@ -218,6 +282,7 @@ impl Device {
             self.must("cuEventCreate", (driver.event_create)(&mut end, 0));
             self.must("cuEventRecord", (driver.event_record)(start, self.stream));
             work();
+            self.flush();
             self.must("cuEventRecord", (driver.event_record)(end, self.stream));
             self.must("cuEventSynchronize", (driver.event_wait)(end));
             self.must("cuEventElapsedTime", (driver.event_elapsed)(&mut ms, start, end));
@@ -230,6 +295,7 @@ impl Device {
     /// Records what `work` launches, so that it can be launched again as one.
     pub(crate) fn record(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
         let [mut graph, mut exec] = [std::ptr::null_mut(); 2];
+        self.flush();
         self.enter();
         let driver = &self.driver;
         // SAFETY: the stream is captured by this thread alone; the graph is destroyed once it has
@@ -237,6 +303,7 @@ impl Device {
         unsafe {
             self.must("cuStreamBeginCapture", (driver.capture_begin)(self.stream, 2));
             work();
+            self.flush();
             self.must("cuStreamEndCapture", (driver.capture_end)(self.stream, &mut graph));
             self.must("cuGraphInstantiate", (driver.graph_instantiate)(&mut exec, graph, 0));
             (driver.graph_destroy)(graph);
@@ -254,6 +321,7 @@ pub struct Graph {
 impl Graph {
     /// Launches them after all that was launched before.
     pub fn launch(&self) {
+        self.device.flush();
         self.device.enter();
         // SAFETY: an executable graph of this device; its memory is the caller's to keep.
         self.device.must("cuGraphLaunch", unsafe {
@@ -305,6 +373,7 @@ impl Buffer {
 
     /// Sets every byte.
     pub(crate) fn fill(&self, byte: u8) {
+        self.device.flush();
         self.device.enter();
         let Self { device, at, bytes } = self;
         // SAFETY: memory of this buffer.
@@ -325,6 +394,7 @@ impl Buffer {
     pub(crate) fn upload<T: Plain>(&self, at: usize, data: &[T]) {
         let bytes = size_of_val(data);
         assert!(at + bytes <= self.bytes, "{at} + {bytes} of {} bytes", self.bytes);
+        self.device.flush();
         self.device.enter();
         // SAFETY: memory of this buffer, plain data; pageable memory is copied before the call
         // returns.
@@ -342,6 +412,7 @@ impl Buffer {
     pub(crate) fn download<T: Plain>(&self, at: usize, data: &mut [T]) {
         let bytes = size_of_val(data);
         assert!(at + bytes <= self.bytes, "{at} + {bytes} of {} bytes", self.bytes);
+        self.device.flush();
         self.device.enter();
         // SAFETY: memory of this buffer, plain data; the wait below is before any use of it.
         self.device.must("cuMemcpyDtoHAsync", unsafe {
@@ -361,6 +432,7 @@ impl Buffer {
         if bytes == 0 {
             return;
         }
+        self.device.flush();
         self.device.enter();
         // SAFETY: memory of both buffers.
         self.device.must("cuMemcpyDtoDAsync", unsafe {
@@ -376,6 +448,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        self.device.flush();
         self.device.enter();
         // SAFETY: the buffer's own memory; the driver waits for kernels that use it.
         unsafe { (self.device.driver.free)(self.at) };

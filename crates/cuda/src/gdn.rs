@@ -6,10 +6,13 @@ use arith::gdn::query_scale;
 use backend::{BackendError, Gdn, HeadOrder, Walk};
 
 use crate::device::{Buffer, Device, Params};
-use crate::rows::{Rows, Vector, blocks};
+use crate::fuse::{self, Op};
+use crate::rows::{Rows, Vector, blocks, run};
 
 /// Most taps of a convolution.
 pub const TAPS_MAX: usize = 8;
+/// Columns of a block of the delta rule, four threads each.
+const DELTA_COLUMNS: usize = 64;
 /// Most dims of a key head.
 pub const KEY_DIM_MAX: usize = 256;
 
@@ -70,43 +73,44 @@ fn check(shape: &Gdn) -> Result<(), BackendError> {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct Conv {
-    x: u64,
-    taps: u64,
-    tails: u64,
-    walk_of: u64,
-    walks: u64,
-    out: u64,
-    channels: i32,
-    count: i32,
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Conv {
+    pub(crate) x: u64,
+    pub(crate) taps: u64,
+    pub(crate) tails: u64,
+    pub(crate) walk_of: u64,
+    pub(crate) walks: u64,
+    pub(crate) out: u64,
+    pub(crate) channels: i32,
+    pub(crate) count: i32,
+    pub(crate) rows: i32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Unit {
-    x: u64,
-    walk_of: u64,
-    rows: i32,
-    keys: i32,
-    dim: i32,
-    channels: i32,
-    scale: f32,
+pub(crate) struct Unit {
+    pub(crate) x: u64,
+    pub(crate) walk_of: u64,
+    pub(crate) rows: i32,
+    pub(crate) keys: i32,
+    pub(crate) dim: i32,
+    pub(crate) channels: i32,
+    pub(crate) scale: f32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Delta {
-    x: u64,
-    gates: u64,
-    s: u64,
-    walks: u64,
-    out: u64,
-    keys: i32,
-    values: i32,
-    key_dim: i32,
-    value_dim: i32,
-    tiled: i32,
+pub(crate) struct Delta {
+    pub(crate) x: u64,
+    pub(crate) gates: u64,
+    pub(crate) s: u64,
+    pub(crate) walks: u64,
+    pub(crate) out: u64,
+    pub(crate) keys: i32,
+    pub(crate) values: i32,
+    pub(crate) key_dim: i32,
+    pub(crate) value_dim: i32,
+    pub(crate) tiled: i32,
 }
 
 // SAFETY: as kernels/gdn.cu declares it.
@@ -123,12 +127,14 @@ pub(crate) struct Walks {
     words: Vec<i32>,
     count: usize,
     rows: usize,
+    /// Whether every row is in a walk.
+    whole: bool,
 }
 
 impl Walks {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
         let buffer = Buffer::new(device, "walks", 4096)?;
-        Ok(Self { buffer, words: Vec::new(), count: 0, rows: 0 })
+        Ok(Self { buffer, words: Vec::new(), count: 0, rows: 0, whole: true })
     }
 
     /// Makes them these walks, asserting that none meets another.
@@ -156,6 +162,7 @@ impl Walks {
                 *owner = w as i32;
             }
         }
+        self.whole = owners.iter().all(|&owner| owner >= 0);
         words.extend(owners);
         (self.count, self.rows) = (walks.len(), rows);
         if words != self.words {
@@ -204,10 +211,8 @@ pub(crate) fn convolve(
         out: out.at(),
         channels: channels as i32,
         count: shape.taps as i32,
+        rows: walks.rows as i32,
     };
-    let [across, ..] = blocks(channels, 256);
-    device.launch("convolve", [across, walks.rows as u32, 1], 256, &params);
-    device.launch("tail", [across, walks.count as u32, 1], 256, &params);
     let unit = Unit {
         x: out.at(),
         walk_of: walks.owners(),
@@ -217,7 +222,13 @@ pub(crate) fn convolve(
         channels: channels as i32,
         scale: query_scale(shape.key_dim),
     };
-    device.launch("l2_norm", blocks(walks.rows * 2 * shape.keys, 4), 128, &unit);
+    let waits = walks.rows <= fuse::ROWS_MAX && by_heads(&shape);
+    run(device, waits, Op::Convolve { conv: params, unit, walks: walks.count });
+}
+
+/// Whether a block can take a value head whole.
+fn by_heads(shape: &Gdn) -> bool {
+    shape.key_dim == fuse::HEAD && shape.value_dim == fuse::HEAD
 }
 
 pub(crate) fn delta(
@@ -246,12 +257,20 @@ pub(crate) fn delta(
         value_dim: shape.value_dim as i32,
         tiled: i32::from(shape.order == HeadOrder::Tiled),
     };
+    if fuse::delta(device, &params, walks.whole, query_scale(shape.key_dim)) {
+        return;
+    }
     let kernel = match shape.key_dim {
         ..=32 => "delta_32",
         33..=64 => "delta_64",
         65..=128 => "delta_128",
         _ => "delta_256",
     };
-    let [columns, ..] = blocks(shape.value_dim, 32);
-    device.launch(kernel, [columns, shape.values as u32, walks.count as u32], 128, &params);
+    let [columns, ..] = blocks(shape.value_dim, DELTA_COLUMNS);
+    device.launch(
+        kernel,
+        [columns, shape.values as u32, walks.count as u32],
+        4 * DELTA_COLUMNS as u32,
+        &params,
+    );
 }

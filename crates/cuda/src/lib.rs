@@ -11,13 +11,16 @@ compile_error!("the CUDA backend wants a little-endian Unix");
 
 mod attention;
 pub mod compile;
+pub mod defects;
 mod device;
 mod error;
+mod fuse;
 mod gdn;
 mod library;
 mod matrix;
 mod project;
 mod rows;
+pub mod units;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +63,7 @@ impl Cuda {
     /// No driver, no such card or an older one; kernels that neither are in the cache nor can be
     /// compiled; too little memory.
     pub fn open(ordinal: u32, cache: Option<&Path>) -> Result<Self, CudaError> {
-        Self::with(ordinal, |arch| compile::cubins(cache, arch))
+        Self::with(ordinal, false, |arch| compile::cubins(cache, arch))
     }
 
     /// As [`Cuda::open`], with a defect in one kernel.
@@ -71,16 +74,26 @@ impl Cuda {
     pub fn with_defect(
         ordinal: u32,
         cache: Option<&Path>,
-        defect: &compile::Defect,
+        defect: &defects::Defect,
     ) -> Result<Self, CudaError> {
-        Self::with(ordinal, |arch| compile::planted(cache, arch, defect))
+        Self::with(ordinal, false, |arch| compile::planted(cache, arch, defect))
+    }
+
+    /// As [`Cuda::open`], with what cards of every architecture have, to test that too.
+    ///
+    /// # Errors
+    /// As [`Cuda::open`].
+    #[doc(hidden)]
+    pub fn plain(ordinal: u32, cache: Option<&Path>) -> Result<Self, CudaError> {
+        Self::with(ordinal, true, |arch| compile::cubins(cache, arch))
     }
 
     fn with(
         ordinal: u32,
+        plain: bool,
         cubins: impl FnOnce(&str) -> Result<Vec<Vec<u8>>, CudaError>,
     ) -> Result<Self, CudaError> {
-        let device = Arc::new(Device::open(ordinal, cubins)?);
+        let device = Arc::new(Device::open(ordinal, plain, cubins)?);
         let small = |what: &str| Buffer::new(&device, what, 4096);
         let work = (|| {
             Ok::<_, BackendError>(Work {
@@ -108,7 +121,7 @@ impl Cuda {
     /// As [`Cuda::open`].
     #[doc(hidden)]
     pub fn from_folder(ordinal: u32, folder: &Path) -> Result<Self, CudaError> {
-        Self::with(ordinal, |arch| compile::from_folder(folder, arch))
+        Self::with(ordinal, false, |arch| compile::from_folder(folder, arch))
     }
 
     /// A matrix without meaning, for measurements.

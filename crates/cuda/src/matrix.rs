@@ -126,6 +126,13 @@ pub(crate) struct Floats {
     format: i32,
 }
 
+impl Floats {
+    /// Outputs.
+    pub(crate) fn outputs(&self) -> usize {
+        self.n as usize
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Stored {

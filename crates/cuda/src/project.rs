@@ -6,6 +6,7 @@ use arith::base::SLICE_VALUES;
 use backend::BackendError;
 
 use crate::device::{Buffer, Device, Params};
+use crate::fuse;
 use crate::matrix::{Floats, Form, Kind, Linear, Packed, Store};
 use crate::rows::Rows;
 
@@ -23,16 +24,19 @@ const FEW_ROWS: usize = 8;
 const FEW_OUTPUTS: usize = 32;
 const GEMM_THREADS: u32 = 512;
 const GEMM_ROWS: usize = 64;
+/// Outputs of a piece and threads of a block of kernels/wide.cu.
+const WIDE_OUTPUTS: usize = 192;
+const WIDE_THREADS: u32 = 384;
 
 /// `Quantised` of kernels/linear.cu.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Quantised {
+pub(crate) struct Quantised {
     q: u64,
     d: u64,
     sums: u64,
     spoilt: u64,
-    slices: i32,
+    pub(crate) slices: i32,
     rows_max: i32,
 }
 
@@ -42,6 +46,7 @@ struct Quantise {
     x: u64,
     to: Quantised,
     width: i32,
+    wide: i32,
 }
 
 #[repr(C)]
@@ -85,8 +90,9 @@ impl Scratch {
     ) -> Result<Quantised, BackendError> {
         let rows = rows.next_multiple_of(BLOCK_ROWS);
         let values = rows * slices * SLICE_VALUES;
-        // Bytes of both planes, scales, sums of 16, 32, 64 and 128 values, flags.
-        let need = [2 * values, 4 * rows * slices, 4 * rows * slices * 30, 4 * rows];
+        // Bytes of both planes, or of panels that hold sums and scales too, then scales, sums of
+        // 16, 32, 64 and 128 values, flags.
+        let need = [2 * values / 32 * 37, 4 * rows * slices, 4 * rows * slices * 30, 4 * rows];
         let fits = |buffers: &[Buffer; 4]| {
             buffers.iter().zip(need).all(|(buffer, need)| buffer.bytes() >= need)
         };
@@ -122,32 +128,50 @@ pub(crate) fn project(
     }
     let slices = x.width.div_ceil(SLICE_VALUES);
     let to = scratch.room(device, rows, slices)?;
-    let quantise = Quantise { x: x.at(), to, width: x.width as i32 };
-    // A few rows are soonest done by a warp a slice.
-    let threads = if rows > MANY_ROWS { 256 } else { (slices * 32).clamp(64, 1024) as u32 };
-    device.launch("quantise", [rows as u32, 1, 1], threads, &quantise);
-    let mut blocks: Vec<(Form, Packed)> = Vec::new();
+    let quantise = |wide: bool| {
+        let params = Quantise { x: x.at(), to, width: x.width as i32, wide: wide.into() };
+        // A few rows are soonest done by a warp a slice.
+        let threads = if rows > MANY_ROWS { 256 } else { (slices * 32).clamp(64, 1024) as u32 };
+        device.launch("quantise", [rows as u32, 1, 1], threads, &params);
+    };
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    let mut floats = Vec::new();
     for (weights, out) in weights.iter().zip(outs) {
         if let (Some(packed), Store::Blocks { form, .. }) =
             (weights.packed(out.at()), &weights.store)
         {
-            blocks.push((*form, packed));
+            let wide = rows >= MANY_ROWS && device.hopper() && hot(*form).is_some();
+            if wide { &mut far } else { &mut near }.push((*form, packed));
         } else if let Some(matrix) = weights.floats(out.at()) {
-            let (x, spoilt) = (x.at(), to.spoilt);
-            let params = FloatRows { matrix, x, spoilt, rows: rows as i32 };
-            let grid = [weights.rows.div_ceil(32) as u32, rows.div_ceil(4) as u32, 1];
-            device.launch("linear_floats", grid, 256, &params);
+            floats.push(matrix);
         }
     }
+    // Floats take the rows as they are, and their flags.
+    let fused = floats.is_empty() && far.is_empty() && fuse::quantise(device, x, rows, to);
+    if !fused && (!near.is_empty() || !floats.is_empty()) {
+        quantise(false);
+    }
+    for matrix in floats {
+        let params = FloatRows { matrix, x: x.at(), spoilt: to.spoilt, rows: rows as i32 };
+        let grid = [matrix.outputs().div_ceil(32) as u32, rows.div_ceil(4) as u32, 1];
+        device.launch("linear_floats", grid, 256, &params);
+    }
+    by_form(near, |form, some| launch(device, form, some, to, rows));
+    if !far.is_empty() {
+        quantise(true);
+    }
+    by_form(far, |form, some| launch_wide(device, form, some, to, rows));
+    Ok(())
+}
+
+/// Gives `launch` the matrices of each form, as many at once as a launch takes.
+fn by_form(mut blocks: Vec<(Form, Packed)>, mut launch: impl FnMut(Form, &[(Form, Packed)])) {
     while let Some(&(form, _)) = blocks.first() {
         let alike = |other: &Form| kernel(*other) == kernel(form);
         let (some, rest): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(f, _)| alike(f));
         blocks = rest;
-        for some in some.chunks(MATRICES_MAX) {
-            launch(device, form, some, to, rows);
-        }
+        some.chunks(MATRICES_MAX).for_each(|some| launch(form, some));
     }
-    Ok(())
 }
 
 /// The kernels of a form; those of hot forms know all of it as they are compiled.
@@ -161,25 +185,32 @@ fn kernel(form: Form) -> &'static str {
     }
 }
 
-/// The kernels of one row, of a few and of many, for hot forms without a zero point.
-fn hot(form: Form) -> Option<[&'static str; 3]> {
+/// The kernels of one row, of a few, of many and of many on Hopper, for hot forms without a zero
+/// point.
+fn hot(form: Form) -> Option<[&'static str; 4]> {
     match form {
         Form { zero, .. } if zero != 0 => None,
-        Form { bytes: false, kind: Kind::Bf16, log: 6, .. } => {
-            Some(["one_nibbles_bf16_64", "few_nibbles_bf16_64", "gemm_nibbles_bf16_64"])
-        }
-        Form { bytes: false, kind: Kind::F16, log: 5, .. } => {
-            Some(["one_nibbles_f16_32", "few_nibbles_f16_32", "gemm_nibbles_f16_32"])
-        }
+        Form { bytes: false, kind: Kind::Bf16, log: 6, .. } => Some([
+            "one_nibbles_bf16_64",
+            "few_nibbles_bf16_64",
+            "gemm_nibbles_bf16_64",
+            "wide_nibbles_bf16_64",
+        ]),
+        Form { bytes: false, kind: Kind::F16, log: 5, .. } => Some([
+            "one_nibbles_f16_32",
+            "few_nibbles_f16_32",
+            "gemm_nibbles_f16_32",
+            "wide_nibbles_f16_32",
+        ]),
         Form { bytes: false, kind: Kind::K, log: 5, .. } => {
-            Some(["one_nibbles_k_32", "few_nibbles_k_32", "gemm_nibbles_k_32"])
+            Some(["one_nibbles_k_32", "few_nibbles_k_32", "gemm_nibbles_k_32", "wide_nibbles_k_32"])
         }
         _ => None,
     }
 }
 
-/// One launch over the tiles of some matrices of one form.
-fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, rows: usize) {
+/// The operands of a launch over some matrices of one form.
+fn operands(some: &[(Form, Packed)], x: Quantised, rows: usize) -> (Project, i32) {
     let mut matrices = [Packed::default(); MATRICES_MAX];
     let mut tiles = 0;
     for (slot, (_, packed)) in matrices.iter_mut().zip(some) {
@@ -187,18 +218,34 @@ fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, ro
         slot.tile = tiles;
         tiles += packed.tiles();
     }
-    let params = Project { matrices, x, count: some.len() as i32, rows: rows as i32 };
-    let across = |outputs: usize| -> u32 {
-        some.iter().map(|(_, m)| m.outputs().div_ceil(outputs) as u32).sum()
-    };
+    (Project { matrices, x, count: some.len() as i32, rows: rows as i32 }, tiles)
+}
+
+/// Blocks of `outputs` outputs that cover some matrices.
+fn across(some: &[(Form, Packed)], outputs: usize) -> u32 {
+    some.iter().map(|(_, m)| m.outputs().div_ceil(outputs) as u32).sum()
+}
+
+/// Many rows on Hopper: as many blocks as the card has multiprocessors, each for some pieces.
+fn launch_wide(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, rows: usize) {
+    let Some([.., wide]) = hot(form) else { unreachable!("only hot forms are wide") };
+    let (params, _) = operands(some, x, rows);
+    let pieces = across(some, WIDE_OUTPUTS) * rows.div_ceil(BLOCK_ROWS) as u32;
+    let blocks = pieces.min(device.multiprocessors());
+    device.launch(wide, [blocks, 1, 1], WIDE_THREADS, &params);
+}
+
+/// One launch over the tiles of some matrices of one form.
+fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, rows: usize) {
+    let (params, tiles) = operands(some, x, rows);
     let known = hot(form).filter(|names| names.iter().all(|name| device.has(name)));
     match (known, rows) {
         (Some([one, ..]), 1) => return device.launch(one, [tiles as u32, 1, 1], 256, &params),
-        (Some([_, few, _]), 2..=FEW_ROWS) => {
-            return device.launch(few, [across(FEW_OUTPUTS), 1, 1], 256, &params);
+        (Some([_, few, ..]), 2..=FEW_ROWS) => {
+            return device.launch(few, [across(some, FEW_OUTPUTS), 1, 1], 256, &params);
         }
-        (Some([.., many]), MANY_ROWS..) => {
-            let blocks = across(GEMM_OUTPUTS) * rows.div_ceil(GEMM_ROWS) as u32;
+        (Some([.., many, _]), MANY_ROWS..) => {
+            let blocks = across(some, GEMM_OUTPUTS) * rows.div_ceil(GEMM_ROWS) as u32;
             return device.launch(many, [blocks, 1, 1], GEMM_THREADS, &params);
         }
         _ => {}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use backend::{BackendError, Pairing, RopeRows};
 
 use crate::device::{Buffer, Device, Params};
+use crate::fuse::{self, Op};
 
 /// `[rows_max, width]` f32 on the card.
 pub struct Rows {
@@ -49,59 +50,59 @@ pub struct Vector {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Norm {
-    x: u64,
-    w: u64,
-    out: u64,
-    width: i32,
-    eps: f32,
-    inverse: f32,
+pub(crate) struct Norm {
+    pub(crate) x: u64,
+    pub(crate) w: u64,
+    pub(crate) out: u64,
+    pub(crate) width: i32,
+    pub(crate) eps: f32,
+    pub(crate) inverse: f32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct HeadNorm {
-    x: u64,
-    w: u64,
-    z: u64,
-    heads: i32,
-    dim: i32,
-    eps: f32,
-    inverse: f32,
+pub(crate) struct HeadNorm {
+    pub(crate) x: u64,
+    pub(crate) w: u64,
+    pub(crate) z: u64,
+    pub(crate) heads: i32,
+    pub(crate) dim: i32,
+    pub(crate) eps: f32,
+    pub(crate) inverse: f32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Pairs {
-    x: u64,
-    cos: u64,
-    sin: u64,
-    rows: i32,
-    heads: i32,
-    dim: i32,
-    pairs: i32,
-    adjacent: i32,
+pub(crate) struct Pairs {
+    pub(crate) x: u64,
+    pub(crate) cos: u64,
+    pub(crate) sin: u64,
+    pub(crate) rows: i32,
+    pub(crate) heads: i32,
+    pub(crate) dim: i32,
+    pub(crate) pairs: i32,
+    pub(crate) adjacent: i32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Each {
-    x: u64,
-    y: u64,
-    out: u64,
-    values: u64,
+pub(crate) struct Each {
+    pub(crate) x: u64,
+    pub(crate) y: u64,
+    pub(crate) out: u64,
+    pub(crate) values: u64,
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct Gates {
-    b: u64,
-    a: u64,
-    bias: u64,
-    amplitude: u64,
-    out: u64,
-    rows: i32,
-    heads: i32,
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Gates {
+    pub(crate) b: u64,
+    pub(crate) a: u64,
+    pub(crate) bias: u64,
+    pub(crate) amplitude: u64,
+    pub(crate) out: u64,
+    pub(crate) rows: i32,
+    pub(crate) heads: i32,
 }
 
 // SAFETY: as kernels/rows.cu declares it.
@@ -121,6 +122,15 @@ pub(crate) fn blocks(values: usize, threads: usize) -> [u32; 3] {
     [blocks, 1, 1]
 }
 
+/// Lets an op wait for what takes it, or launches it.
+pub(crate) fn run(device: &Device, waits: bool, op: Op) {
+    if waits {
+        return device.defer(op);
+    }
+    device.flush();
+    op.launch(device);
+}
+
 pub(crate) fn rms_norm(
     device: &Device,
     x: &Rows,
@@ -135,7 +145,8 @@ pub(crate) fn rms_norm(
     let inverse = 1.0 / x.width as f32;
     let width = x.width as i32;
     let norm = Norm { x: x.at(), w: w.buffer.at(), out: out.at(), width, eps, inverse };
-    device.launch("rms_norm", [rows as u32, 1, 1], 512, &norm);
+    let waits = fuse::row_waits(rows, x.width) && x.width <= fuse::NORM_WIDTH_MAX;
+    run(device, waits, Op::Norm { norm, rows });
 }
 
 /// Norms every head in place, times silu of `z` where it is given.
@@ -158,7 +169,15 @@ pub(crate) fn head_norm(
     let z = z.map_or(0, Rows::at);
     let params =
         HeadNorm { x: x.at(), w: w.buffer.at(), z, heads: heads as i32, dim, eps, inverse };
-    device.launch("head_norm", blocks(heads, 4), 128, &params);
+    let width = x.width;
+    match z {
+        0 => run(device, rows <= fuse::ROWS_MAX, Op::HeadNorm { norm: params }),
+        _ => run(
+            device,
+            fuse::gated_waits(&params, rows, width),
+            Op::Gated { norm: params, rows, width },
+        ),
+    }
 }
 
 /// Cosines at the start of `table`, sines at its half.
@@ -185,13 +204,13 @@ pub(crate) fn rope(
         pairs: pairs as i32,
         adjacent: i32::from(pairing == Pairing::Adjacent),
     };
-    device.launch("rope", blocks(rows * heads * pairs, 256), 256, &params);
+    run(device, rows <= fuse::ROWS_MAX, Op::Rope { pairs: params });
 }
 
 /// `add`, `silu_mul` or `gate` over the first `rows` rows.
 pub(crate) fn each(
     device: &Device,
-    kernel: &str,
+    kernel: &'static str,
     x: u64,
     y: &Rows,
     rows: usize,
@@ -199,9 +218,13 @@ pub(crate) fn each(
 ) {
     y.holds(rows);
     assert_eq!(out.1, y.width, "{kernel} of {y:?}");
-    let values = rows * y.width;
-    let params = Each { x, y: y.at(), out: out.0, values: values as u64 };
-    device.launch(kernel, blocks(values, 256), 256, &params);
+    let (width, values) = (y.width, rows * y.width);
+    let each = Each { x, y: y.at(), out: out.0, values: values as u64 };
+    let op = match kernel {
+        "add" => Op::Add { each, rows, width },
+        _ => Op::Mul { kernel, each, rows, width },
+    };
+    run(device, fuse::row_waits(rows, width), op);
 }
 
 pub(crate) fn gates(
@@ -227,5 +250,5 @@ pub(crate) fn gates(
         rows: rows as i32,
         heads: heads as i32,
     };
-    device.launch("gates", blocks(rows * heads, 256), 256, &params);
+    run(device, rows <= fuse::ROWS_MAX, Op::Gates { gates: params });
 }

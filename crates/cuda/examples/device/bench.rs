@@ -49,7 +49,15 @@ pub struct Limits {
 }
 
 /// Runs everything; `matrix_tflops` is measured beside it by the vendor's library.
-pub fn run(cuda: &Arc<Cuda>, matrix_tflops: f64, wanted: &str) -> Result<(), BackendError> {
+///
+/// # Errors
+/// A model that the card has no room for.
+pub fn run(
+    cuda: &Arc<Cuda>,
+    matrix_tflops: f64,
+    wanted: &str,
+    part: &str,
+) -> Result<(), BackendError> {
     let copy = copy_rate(cuda)?;
     let limits = Limits { copy, matrix: matrix_tflops * 1e12, float: 67e12 };
     println!(
@@ -57,12 +65,13 @@ pub fn run(cuda: &Arc<Cuda>, matrix_tflops: f64, wanted: &str) -> Result<(), Bac
         copy / 1e12,
         limits.float / 1e12
     );
-    for size in SIZES.iter().filter(|size| wanted == "all" || wanted == size.name) {
+    let sizes = || SIZES.iter().filter(|size| ["all", size.name].contains(&wanted));
+    for size in sizes().filter(|_| ["all", "decode"].contains(&part)) {
         for format in [MLX, Format::Q4K] {
             decode(cuda, *size, format, limits)?;
         }
     }
-    for size in SIZES.iter().filter(|size| wanted == "all" || wanted == size.name) {
+    for size in sizes().filter(|_| ["all", "prompt"].contains(&part)) {
         for format in [MLX, Format::Q4K] {
             prompt(cuda, *size, format, limits)?;
         }

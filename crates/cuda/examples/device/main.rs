@@ -1,7 +1,7 @@
-//! Tests and measures a card: `device conformance [quick|full]`, `device defects` and `device bench
-//! TFLOPS [SIZE]`, with the rate of a bf16 matrix product of the vendor's library. Built by `cargo
-//! xtask device-test`, carried to a machine with a card and run there. With `BATON_KERNELS` the
-//! kernels are a folder's.
+//! Tests and measures a card: `device conformance [quick|full]`, `device plain`, `device defects`
+//! and `device bench TFLOPS [SIZE [decode|prompt]]`, with the rate of a bf16 matrix product of the
+//! vendor's library. Built by `cargo xtask device-test`, carried to a machine with a card and run
+//! there. With `BATON_KERNELS` the kernels are a folder's.
 
 mod bench;
 mod model;
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use backend::Backend;
 use backend::conformance::{self, Level, PARTS, Report};
-use baton_cuda::compile::DEFECTS;
+use baton_cuda::defects::DEFECTS;
 use baton_cuda::{Cuda, CudaError};
 
 fn main() -> ExitCode {
@@ -22,11 +22,15 @@ fn main() -> ExitCode {
     let done = match arguments[..] {
         ["conformance"] | ["conformance", "quick"] => suite(Level::Quick),
         ["conformance", "full"] => suite(Level::Full),
+        ["plain"] => plain(),
         ["defects"] => defects(),
-        ["bench", rate] => measure(rate, "all"),
-        ["bench", rate, size] => measure(rate, size),
+        ["bench", rate] => measure(rate, "all", "all"),
+        ["bench", rate, size] => measure(rate, size, "all"),
+        ["bench", rate, size, part] => measure(rate, size, part),
         _ => {
-            eprintln!("device conformance [quick|full] | defects");
+            eprintln!(
+                "device conformance [quick|full] | plain | defects | bench TFLOPS [SIZE [PART]]"
+            );
             return ExitCode::FAILURE;
         }
     };
@@ -49,11 +53,11 @@ fn open() -> Result<Cuda, CudaError> {
     }
 }
 
-fn measure(matrix_tflops: &str, size: &str) -> Result<bool, CudaError> {
+fn measure(matrix_tflops: &str, size: &str, part: &str) -> Result<bool, CudaError> {
     let cuda = Arc::new(open()?);
     println!("{}", cuda.device());
     let Ok(rate) = matrix_tflops.parse() else { return Ok(false) };
-    let done = bench::run(&cuda, rate, size);
+    let done = bench::run(&cuda, rate, size, part);
     if let Err(error) = &done {
         eprintln!("bench: {error}");
     }
@@ -87,6 +91,13 @@ fn suite(level: Level) -> Result<bool, CudaError> {
     let seconds = start.elapsed().as_secs_f64();
     println!("conformance {level:?}: {passed} checks passed, {failed} failed, {seconds:.0} s");
     Ok(reports.iter().all(Report::ok))
+}
+
+/// The suite on the kernels that other architectures have.
+fn plain() -> Result<bool, CudaError> {
+    let report = conformance::run(&Cuda::plain(0, Some(Path::new(CACHE)))?, Level::Quick);
+    println!("plain: {report}");
+    Ok(report.ok())
 }
 
 /// Every planted defect must turn the suite red.

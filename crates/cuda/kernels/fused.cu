@@ -1,0 +1,376 @@
+// What a few rows pass between two linear layers, in one launch each: the small ops of a decode
+// step take longer to begin than to run. Every value is what the ops alone give, and is written
+// where they write it.
+
+// A residual sum where `y` is given, a norm, and integers of it.
+struct NormQuantise {
+    float *x;
+    const float *y;
+    const float *w;
+    float *out;
+    Quantised to;
+    int width;
+    float eps;
+    float inverse;
+};
+
+#define NORM_WARPS 16
+#define NORM_WIDTH_MAX 8192
+#define NORM_SLICES (NORM_WIDTH_MAX / SLICE / NORM_WARPS)
+
+__device__ __forceinline__ float4 four_of(const float *from) { return *(const float4 *)from; }
+
+// One block a row; one warp holds the 32 lanes of the sum.
+extern "C" __global__ void __launch_bounds__(NORM_WARPS * 32) norm_quantise(const NormQuantise p) {
+    COME;
+    __shared__ __align__(16) float row[NORM_WIDTH_MAX];
+    __shared__ float factor;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float4 w[NORM_SLICES][2];
+#pragma unroll
+    for (int i = 0; i < NORM_SLICES; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int from = (warp + i * NORM_WARPS) * SLICE + h * 128 + lane * 4;
+            w[i][h] = from < p.width ? four_of(p.w + from) : make_float4(0, 0, 0, 0);
+        }
+    WAIT;
+    float *x = p.x + (u64)blockIdx.x * p.width, *out = p.out + (u64)blockIdx.x * p.width;
+    const float *y = p.y ? p.y + (u64)blockIdx.x * p.width : nullptr;
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < NORM_WIDTH_MAX / NORM_WARPS / 128; i++) {
+        int from = (i * NORM_WARPS * 32 + threadIdx.x) * 4;
+        if (from >= p.width) break;
+        float4 a = four_of(x + from);
+        if (y) {
+            float4 b = four_of(y + from);
+            a.x = flushed(__fadd_rn(a.x, b.x)), a.y = flushed(__fadd_rn(a.y, b.y));
+            a.z = flushed(__fadd_rn(a.z, b.z)), a.w = flushed(__fadd_rn(a.w, b.w));
+            *(float4 *)(x + from) = a;
+        }
+        bad |= spoilt(a.x) || spoilt(a.y) || spoilt(a.z) || spoilt(a.w);
+        *(float4 *)(row + from) = a;
+    }
+    bool any = __syncthreads_or(bad);
+    if (warp == 0) {
+        float sum = 0.0f;
+#pragma unroll 16
+        for (int i = lane; i < p.width; i += 32) sum = __fmaf_rn(row[i], row[i], sum);
+        float mean = __fmaf_rn(folded(sum), p.inverse, p.eps);
+        if (lane == 0) factor = __fdiv_rn(1.0f, __fsqrt_rn(mean));
+    }
+    __syncthreads();
+    float r = factor;
+#pragma unroll
+    for (int i = 0; i < NORM_SLICES; i++) {
+        int slice = warp + i * NORM_WARPS;
+        if (slice >= p.to.slices) break;
+        float v[2][4];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int from = slice * SLICE + h * 128 + lane * 4;
+            bool in = from < p.width;
+            float4 a = in ? four_of(row + from) : make_float4(0, 0, 0, 0), b = w[i][h];
+            v[h][0] = flushed(__fmul_rn(__fmul_rn(a.x, r), b.x));
+            v[h][1] = flushed(__fmul_rn(__fmul_rn(a.y, r), b.y));
+            v[h][2] = flushed(__fmul_rn(__fmul_rn(a.z, r), b.z));
+            v[h][3] = flushed(__fmul_rn(__fmul_rn(a.w, r), b.w));
+            for (int j = 0; j < 4; j++) v[h][j] = !in ? 0.0f : any ? SPOILT : v[h][j];
+            if (in) *(float4 *)(out + from) = make_float4(v[h][0], v[h][1], v[h][2], v[h][3]);
+        }
+        quantise_slice(p.to, blockIdx.x, slice, v, false);
+    }
+}
+
+// A product with silu or a gate, and integers of it: a warp a slice.
+struct MulQuantise {
+    const float *x;
+    const float *y;
+    float *out;
+    Quantised to;
+    int width;
+    // out = x sigmoid(y), else silu(x) y.
+    int gate;
+};
+
+extern "C" __global__ void __launch_bounds__(128) mul_quantise(const MulQuantise p) {
+    BEGIN;
+    int slice = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.y;
+    if (slice >= p.to.slices) return;
+    float v[2][4];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int from = slice * SLICE + h * 128 + lane * 4;
+        bool in = from < p.width;
+        u64 at = (u64)row * p.width + from;
+        float4 a = in ? four_of(p.x + at) : make_float4(0, 0, 0, 0);
+        float4 b = in ? four_of(p.y + at) : make_float4(0, 0, 0, 0);
+        float x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float z = p.gate ? __fmul_rn(x[i], sigmoid_f32(y[i])) : __fmul_rn(silu_f32(x[i]), y[i]);
+            v[h][i] = flushed(z);
+        }
+        if (in) *(float4 *)(p.out + at) = make_float4(v[h][0], v[h][1], v[h][2], v[h][3]);
+    }
+    quantise_slice(p.to, row, slice, v, false);
+}
+
+#define HEAD 128
+
+// Norms of heads of 128 times silu of `z`, and integers of them, a warp two heads; the blocks after
+// those write the tails that the convolution before has left to do.
+struct GatedQuantise {
+    HeadNorm norm;
+    Quantised to;
+    Conv tails;
+    int width;
+    int walks;
+};
+
+extern "C" __global__ void __launch_bounds__(128) gated_quantise(const GatedQuantise p) {
+    BEGIN;
+    __shared__ __align__(16) float rows[4][SLICE];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, blocks = (p.to.slices + 3) / 4;
+    if (blockIdx.x >= blocks) {
+        int c = (blockIdx.x - blocks) * 128 + threadIdx.x;
+        if (c < p.tails.channels && blockIdx.y < p.walks) keep_tail(p.tails, blockIdx.y, c);
+        return;
+    }
+    int slice = blockIdx.x * 4 + warp, row = blockIdx.y;
+    if (slice >= p.to.slices) return;
+    u64 start = (u64)row * p.width + slice * SLICE;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float x[4], z[4], sum = 0.0f;
+        bool bad = false;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[i] = p.norm.x[start + h * HEAD + i * 32 + lane];
+            z[i] = p.norm.z[start + h * HEAD + i * 32 + lane];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bad |= spoilt(x[i]);
+            sum = __fmaf_rn(x[i], x[i], sum);
+        }
+        bad = __any_sync(FULL, bad);
+        float mean = __fmaf_rn(folded(sum), p.norm.inverse, p.norm.eps);
+        float r = __fdiv_rn(1.0f, __fsqrt_rn(mean));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float y = __fmul_rn(__fmul_rn(x[i], r), p.norm.w[i * 32 + lane]);
+            y = bad ? SPOILT : flushed(__fmul_rn(y, silu_f32(z[i])));
+            p.norm.x[start + h * HEAD + i * 32 + lane] = y;
+            rows[warp][h * HEAD + i * 32 + lane] = y;
+        }
+    }
+    __syncwarp();
+    float v[2][4];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float4 four = four_of(&rows[warp][h * HEAD + lane * 4]);
+        v[h][0] = four.x, v[h][1] = four.y, v[h][2] = four.z, v[h][3] = four.w;
+    }
+    quantise_slice(p.to, row, slice, v, false);
+}
+
+// The convolution, its norms, the gates where `gates.b` is given, and the delta rule, for heads of
+// 128 by 128: a block a value head of a walk, four threads a column. Tails stay as they were, since
+// other heads read them.
+struct DeltaFew {
+    Conv conv;
+    Gates gates;
+    Delta delta;
+    float scale;
+};
+
+#define OWN (HEAD / 4)
+
+#define FEW 8
+
+extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew p) {
+    BEGIN;
+    // Of each row: query, key, value; query and key by the lanes of a column; beta and decay.
+    __shared__ float mixed[FEW][3 * HEAD];
+    __shared__ __align__(16) float normed[FEW][2][4][OWN + 4];
+    __shared__ float2 both[FEW];
+    const Delta &q = p.delta;
+    const Conv &conv = p.conv;
+    int lane = threadIdx.x % 4, column = threadIdx.x / 4, h = blockIdx.x;
+    int warp = threadIdx.x / 32, in_warp = threadIdx.x % 32;
+    Walk walk = q.walks[blockIdx.y];
+    int rep = q.values / q.keys, kh = q.tiled ? h % q.keys : h / rep, rows = walk.end - walk.first;
+    bool owner = q.tiled ? h < q.keys : h % rep == 0;
+    u64 places = (u64)HEAD * HEAD;
+    const float *before = q.s + ((u64)walk.from * q.values + h) * places;
+    float s[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        s[i] = walk.from >= 0 ? before[(4 * i + lane) * HEAD + column] : 0.0f;
+    // The channel that a thread convolves; the last warps' threads have a row's gates each.
+    int which = threadIdx.x / HEAD, in_head = threadIdx.x % HEAD;
+    int channel = which == 2 ? (2 * q.keys + h) * HEAD : (which * q.keys + kh) * HEAD;
+    channel += in_head;
+    if (which < 3) {
+        for (int r = 0; r < rows; r++) {
+            int row = walk.first + r;
+            float mine = flushed(silu_f32(convolved(conv, walk, row, channel)));
+            mixed[r][threadIdx.x] = mine;
+            if (which == 2) conv.out[(u64)row * conv.channels + channel] = mine;
+        }
+    } else if (in_head < rows) {
+        u64 row = walk.first + in_head, at = row * q.values + h;
+        const float *from = q.gates + row * 2 * q.values;
+        float beta, decay;
+        if (p.gates.b) {
+            beta = flushed(sigmoid_f32(p.gates.b[at]));
+            float soft = softplus_f32(__fadd_rn(p.gates.a[at], p.gates.bias[h]));
+            decay = flushed(exp_f32(-__fmul_rn(p.gates.amplitude[h], soft)));
+            float *out = p.gates.out + row * 2 * q.values;
+            out[h] = beta, out[q.values + h] = decay;
+        } else {
+            beta = from[h], decay = from[q.values + h];
+        }
+        both[in_head] = make_float2(beta, decay);
+    }
+    __syncthreads();
+    // A warp a query or key.
+    if (warp < 2 * rows) {
+        int r = warp / 2, side = warp % 2;
+        float x[4], sum = 0.0f;
+        bool bad = false;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[i] = mixed[r][side * HEAD + i * 32 + in_warp];
+            bad |= spoilt(x[i]);
+            sum = __fmaf_rn(x[i], x[i], sum);
+        }
+        bad = __any_sync(FULL, bad);
+        float root = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(folded(sum), 1e-6f)));
+        float *out = conv.out + (u64)(walk.first + r) * conv.channels;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int k = i * 32 + in_warp;
+            float y = __fmul_rn(x[i], root);
+            if (side == 0) y = __fmul_rn(y, p.scale);
+            y = bad ? SPOILT : flushed(y);
+            normed[r][side][k % 4][k / 4] = y;
+            if (owner) out[(side * q.keys + kh) * HEAD + k] = y;
+        }
+    }
+    __syncthreads();
+    for (int r = 0; r < rows; r++) {
+        float beta = both[r].x, decay = both[r].y, own[OWN], m = 0.0f;
+#pragma unroll
+        for (int i = 0; i < OWN; i += 4) {
+            float4 four = four_of(&normed[r][1][lane][i]);
+            own[i] = four.x, own[i + 1] = four.y, own[i + 2] = four.z, own[i + 3] = four.w;
+        }
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            s[i] = flushed(__fmul_rn(s[i], decay));
+            m = __fmaf_rn(s[i], own[i], m);
+        }
+        m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 2));
+        m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 1));
+        float delta = flushed(__fmul_rn(beta, __fsub_rn(mixed[r][2 * HEAD + column], m)));
+        float y = 0.0f;
+#pragma unroll
+        for (int i = 0; i < OWN; i += 4) {
+            float4 four = four_of(&normed[r][0][lane][i]);
+            float part[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                s[i + j] = flushed(__fmaf_rn(own[i + j], delta, s[i + j]));
+                y = __fmaf_rn(s[i + j], part[j], y);
+            }
+        }
+        y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 2));
+        y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 1));
+        u64 row = walk.first + r;
+        if (lane == 0) q.out[(row * q.values + h) * HEAD + column] = flushed(y);
+    }
+    float *after = q.s + ((u64)walk.to * q.values + h) * places;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) after[(4 * i + lane) * HEAD + column] = s[i];
+}
+
+// Norms where their weights are given, RoPE of queries and keys, and the row's place in the cache:
+// a warp a head of either.
+struct HeadsWrite {
+    Cache cache;
+    float *q;
+    float *k;
+    const float *v;
+    const float *q_weights;
+    const float *k_weights;
+    const float *cos;
+    const float *sin;
+    int rows;
+    int heads;
+    int pairs;
+    int adjacent;
+    float q_eps;
+    float k_eps;
+    float inverse;
+};
+
+extern "C" __global__ void __launch_bounds__(128) heads_write(const HeadsWrite p) {
+    BEGIN;
+    __shared__ float heads[4][DIM_MAX];
+    const Cache &c = p.cache;
+    int lane = threadIdx.x % 32, all = p.heads + c.kv_heads, dim = c.dim;
+    int at = blockIdx.x * 4 + threadIdx.x / 32, row = at / all, head = at % all;
+    if (row >= p.rows) return;
+    float *own = heads[threadIdx.x / 32];
+    bool keys = head >= p.heads;
+    int kv = head - p.heads;
+    float *x = keys ? p.k + ((u64)row * c.kv_heads + kv) * dim
+                    : p.q + ((u64)row * p.heads + head) * dim;
+    const float *w = keys ? p.k_weights : p.q_weights;
+    float sum = 0.0f;
+    bool bad = false;
+    for (int i = lane; i < dim; i += 32) {
+        float value = x[i];
+        bad |= spoilt(value);
+        sum = __fmaf_rn(value, value, sum);
+        own[i] = value;
+    }
+    if (w) {
+        bad = __any_sync(FULL, bad);
+        float mean = __fmaf_rn(folded(sum), p.inverse, keys ? p.k_eps : p.q_eps);
+        float r = __fdiv_rn(1.0f, __fsqrt_rn(mean));
+        for (int i = lane; i < dim; i += 32) {
+            float y = __fmul_rn(__fmul_rn(own[i], r), w[i]);
+            own[i] = bad ? SPOILT : flushed(y);
+        }
+    }
+    __syncwarp();
+    for (int pair = lane; pair < p.pairs; pair += 32) {
+        float cos = p.cos[row * p.pairs + pair], sin = p.sin[row * p.pairs + pair];
+        int first = p.adjacent ? 2 * pair : pair;
+        int second = p.adjacent ? first + 1 : pair + p.pairs;
+        float a = own[first], b = own[second];
+        own[first] = flushed(__fmaf_rn(a, cos, -__fmul_rn(b, sin)));
+        own[second] = flushed(__fmaf_rn(b, cos, __fmul_rn(a, sin)));
+    }
+    __syncwarp();
+    for (int i = lane; i < dim; i += 32) x[i] = own[i];
+    if (!keys) return;
+    int position = c.positions[row], key = position % TILE_KEYS;
+    u64 page = c.pages[c.tables[row] + position / TILE_KEYS];
+    u64 start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
+    const float *v = p.v + ((u64)row * c.kv_heads + kv) * dim;
+    for (int d = lane; d < dim; d += 32) {
+        u64 kt = start + d * TILE_KEYS + key, vt = start + key * dim + d;
+        if (c.half) {
+            ((u16 *)c.k)[kt] = float_to_half(own[d]);
+            ((u16 *)c.v)[vt] = float_to_half(v[d]);
+        } else {
+            ((float *)c.k)[kt] = own[d];
+            ((float *)c.v)[vt] = v[d];
+        }
+    }
+}

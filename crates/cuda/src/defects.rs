@@ -1,0 +1,183 @@
+//! Defects to plant in kernel sources, each of which the conformance suite must catch on a card.
+
+/// A source with one defect, for tests that must turn red.
+#[derive(Clone, Copy, Debug)]
+pub struct Defect {
+    /// What it is.
+    pub name: &'static str,
+    pub(crate) unit: &'static str,
+    /// What stands in the source, once at least, and what stands there instead.
+    pub(crate) swap: [&'static str; 2],
+}
+
+/// Defects that the conformance suite must catch on the card.
+pub const DEFECTS: [Defect; 25] = [
+    defect(
+        "another row's scale",
+        "few",
+        "row_mine[j] ? d[row * TILE_ROWS] : 0.0f",
+        "row_mine[j] ? d[row * TILE_ROWS - t] : 0.0f",
+    ),
+    defect(
+        "a tile of outputs taken twice",
+        "few",
+        "min(ntile + n, tiles - 1)",
+        "min(ntile + n / 2, tiles - 1)",
+    ),
+    defect(
+        "blocks of a slice out of order",
+        "one",
+        "both[i][0] = __shfl_sync(FULL, dot[set][0], i, 4);",
+        "both[i][0] = __shfl_sync(FULL, dot[set][0], 3 - i, 4);",
+    ),
+    defect(
+        "a tile left out of the merge",
+        "tiles",
+        "for (int i = 1; i < CHUNK_TILES; i++) {",
+        "for (int i = 2; i < CHUNK_TILES; i++) {",
+    ),
+    defect(
+        "chunks joined as tiles",
+        "tiles",
+        "from + i == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y))",
+        "from + i == 0 ? o : __fadd_rn(__fmul_rn(total, f.x), __fmul_rn(o, f.y))",
+    ),
+    defect(
+        "a dropped slice",
+        "linear",
+        "group_start(group + 1, slices); s++",
+        "group_start(group + 1, slices) - 1; s++",
+    ),
+    defect(
+        "a swapped tree",
+        "linear",
+        "__fadd_rn(__fadd_rn(g[0], g[stride])",
+        "__fadd_rn(__fadd_rn(g[0], g[2 * stride])",
+    ),
+    defect(
+        "an unfused product",
+        "linear",
+        "__fmaf_rn(dot, low.x, acc[0])",
+        "__fadd_rn(__fmul_rn(dot, low.x), acc[0])",
+    ),
+    defect("one byte plane", "linear", "c[0] * 256 + c[1]", "c[0] * 256"),
+    defect(
+        "a tie away from even",
+        "linear",
+        "float y = round_half_even(__fmul_rn(v[h][i], inv));",
+        "float y = roundf(__fmul_rn(v[h][i], inv));",
+    ),
+    defect(
+        "an unflushed product",
+        "rows",
+        "flushed(__fmul_rn(silu_f32(p.x[i]), p.y[i]))",
+        "__fmul_rn(silu_f32(p.x[i]), p.y[i])",
+    ),
+    defect(
+        "an unfolded lane",
+        "rows",
+        "int w = 16; w > 0; w /= 2) lane",
+        "int w = 16; w > 1; w /= 2) lane",
+    ),
+    defect(
+        "an unrounded key",
+        "attention",
+        "((u16 *)c.k)[kt] = float_to_half(p.k[i])",
+        "((u16 *)c.k)[kt] = float_to_half(p.k[i]) & 0xfffeu",
+    ),
+    defect(
+        "a hidden key seen",
+        "attention",
+        "int visible = c.positions[row] + 1",
+        "int visible = c.positions[row] + 2",
+    ),
+    defect(
+        "tiles merged as one chunk",
+        "attention",
+        "#define CHUNK_TILES 8",
+        "#define CHUNK_TILES 16",
+    ),
+    defect(
+        "chunks merged backwards",
+        "prompt",
+        "__fmaf_rn(all_o[g][i][j], f1, __fmul_rn(x, f2))",
+        "__fmaf_rn(all_o[g][i][j], f2, __fmul_rn(x, f1))",
+    ),
+    defect(
+        "keys past the row's",
+        "prompt",
+        "int seen = first + row0 - tile * TILE_KEYS + 1,",
+        "int seen = first + row0 - tile * TILE_KEYS + 2,",
+    ),
+    defect(
+        "groups that join in another order",
+        "wide",
+        "for (int under = 0; under < level; under++) {",
+        "for (int under = level - 1; under >= 0; under--) {",
+    ),
+    defect(
+        "a stage read too early",
+        "wide",
+        "s.weights[warp][place], s.panels[place]",
+        "s.weights[warp][place], s.panels[place ^ 1]",
+    ),
+    defect(
+        "a stale tail",
+        "gdn",
+        "int at = walk.end - before + j;",
+        "int at = walk.end - 1 - before + j;",
+    ),
+    defect(
+        "decay after the update",
+        "gdn",
+        "s[i] = flushed(__fmul_rn(s[i], decay));",
+        "if (row > walk.first) s[i] = flushed(__fmul_rn(s[i], decay));",
+    ),
+    defect(
+        "a window's row that sees one key more",
+        "tiles",
+        "int keys = position + row + 1 - tile * TILE_KEYS;",
+        "int keys = position + row + 2 - tile * TILE_KEYS;",
+    ),
+    defect(
+        "a residual sum that is not kept",
+        "fused",
+        "*(float4 *)(x + from) = a;",
+        "if (from) *(float4 *)(x + from) = a;",
+    ),
+    defect(
+        "a gate of another head",
+        "fused",
+        "__fmul_rn(p.gates.amplitude[h], soft)",
+        "__fmul_rn(p.gates.amplitude[0], soft)",
+    ),
+    defect(
+        "a key turned the other way",
+        "fused",
+        "own[first] = flushed(__fmaf_rn(a, cos, -__fmul_rn(b, sin)));",
+        "own[first] = flushed(__fmaf_rn(a, cos, __fmul_rn(b, sin)));",
+    ),
+];
+
+const fn defect(
+    name: &'static str,
+    unit: &'static str,
+    from: &'static str,
+    to: &'static str,
+) -> Defect {
+    Defect { name, unit, swap: [from, to] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::UNITS;
+
+    #[test]
+    fn every_defect_finds_its_place() {
+        for Defect { name, unit, swap: [from, to] } in DEFECTS {
+            let unit = UNITS.iter().find(|u| u.name == unit).unwrap_or_else(|| panic!("{name}"));
+            assert!(unit.source().contains(from) && from != to, "{name}");
+        }
+    }
+}
