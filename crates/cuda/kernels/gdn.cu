@@ -75,8 +75,12 @@ extern "C" __global__ void __launch_bounds__(128) l2_norm(const Unit p) {
 // Four threads a column, a strided lane of its sums each; 64 columns a block. Dims of the key past
 // the shape's are zeros, which add nothing.
 #define DELTA_THREADS 256
-// Rows on their way while one is computed.
+// Rows on their way while one is computed; even, since sides take turns. Four spill after Hopper.
+#if __CUDA_ARCH__ > 900
+#define DEPTH 2
+#else
 #define DEPTH 4
+#endif
 
 // What a thread brings of a row.
 template <int LOADS> struct Row {
