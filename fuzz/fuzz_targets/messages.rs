@@ -16,9 +16,9 @@ use wire::hello::{Answer, Hello};
 use wire::layout::Layout;
 use wire::plan::Plan;
 use wire::preamble::{self, Cipher};
-use wire::tally::Tally;
 use wire::ring_check::{Expected, check_ring};
 use wire::stop::Stop;
+use wire::tally::Tally;
 
 /// The decoders, as the golden manifest names them; an input's first byte chooses.
 const DECODERS: [&str; 12] = [
