@@ -2,8 +2,8 @@
 //! its memory. A pure function of what was measured: no socket, clock or file.
 //!
 //! A [`Placement`] is a ring of [`Stage`]s in rank order, each a contiguous range of layers on one
-//! node or on a group of alike nodes. [`choose`] looks at every subset of the nodes, every order
-//! and every cut, and gives the best for the [`Objective`] with the runner-up; [`predict`] says
+//! node or on a group of alike nodes. [`choose()`] looks at every subset of the nodes, every order
+//! and every cut, and gives the best for the [`Objective`] with the runner-up; [`predict()`] says
 //! what a placement does, also one that a user wrote.
 
 mod ask;

@@ -8,7 +8,7 @@ use crate::{Ask, Link, Links, Node, PlacementError, Stage};
 const FREE: Link = Link { latency_s: 0.0, bytes_per_s: 1e12 };
 
 impl Problem<'_> {
-    /// What is missing where [`crate::choose`] found nothing.
+    /// What is missing where [`crate::choose()`] found nothing.
     pub(crate) fn refusal(&self) -> PlacementError {
         let links = Links::alike(self.nodes.len(), FREE);
         let linked = Problem { links: &links, ..*self };

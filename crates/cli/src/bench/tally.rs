@@ -8,7 +8,7 @@ use super::load::{Outcome, Run, Sample};
 /// The percentiles that are shown.
 pub const SHOWN: [f64; 3] = [50.0, 90.0, 99.0];
 
-/// Over [`line`].
+/// Over [`line()`].
 pub const HEAD: &str = concat!(
     "                                 first token, ms       token to token, ms       tokens\n",
     "  rate   sent   done  no  broke     p50    p90    p99     p50    p90    p99   a second"
