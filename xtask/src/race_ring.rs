@@ -115,6 +115,7 @@ impl Race<'_> {
         match rate {
             Link::None => Ring::within(command, &layout),
             Link::Free => Ring::through(command, &self.baton, path, &layout, None),
+            Link::Slow(rate) if seat::can_shape() => Ring::behind_a_shaper(&command, &layout, rate),
             Link::Slow(rate) => Ring::through(command, &self.baton, path, &layout, Some(rate)),
         }
     }

@@ -87,6 +87,17 @@ impl Ring {
         Ok(Self { engine: Engine::start("ring", bench)?, hops: Vec::new(), _stage: None })
     }
 
+    /// Both in one process, in a network of their own whose loopback carries `rate` bytes a second,
+    /// both ways together. The kernel does it, so that no third process takes the ranks' cores.
+    ///
+    /// # Errors
+    /// A ring that does not come up.
+    pub fn behind_a_shaper(bench: &Command, layout: &str, rate: f64) -> Result<Self> {
+        let mut shaped = shaper(rate);
+        shaped.arg(bench.get_program()).args(bench.get_args());
+        Self::within(shaped, layout)
+    }
+
     /// Rank 1 in a process of its own, every hop through a link of `rate` bytes a second.
     ///
     /// # Errors
@@ -124,6 +135,24 @@ impl Ring {
     pub fn carried(&self) -> u64 {
         self.hops.iter().map(Hop::carried).sum()
     }
+}
+
+/// Runs what follows in a network of its own at `rate` bytes a second.
+fn shaper(rate: f64) -> Command {
+    let lines = format!(
+        "ip link set lo up && \
+         tc qdisc add dev lo root tbf rate {:.0}bit burst 128kb latency 50ms && exec \"$@\"",
+        rate * 8.0
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", &lines, "sh"]);
+    command
+}
+
+/// Whether this machine lets us shape a network.
+pub fn can_shape() -> bool {
+    let status = shaper(1e6).arg("true").stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// Two processes of one rank each.
