@@ -11,8 +11,9 @@ use crate::{Plant, Report, Size, run};
 
 /// How it is called.
 pub const USAGE: &str = "\
-sim [--seeds 10000] [--from 0] [--seed N] [--long] [--plant BUG] [--trace]
-    runs seeds, or one; --trace prints what happened in it, --plant plants a bug to be found";
+sim [--seeds 10000] [--from 0] [--seed N] [--long | --pressed] [--plant BUG] [--trace]
+    runs seeds, or one; --trace prints what happened in it, --plant plants a bug to be found;
+    --pressed: a hundred requests a seed that share their beginnings, one rank short of memory";
 /// Failures that are told of in full.
 const SHOWN: usize = 3;
 /// Lines of a failure's trace.
@@ -66,6 +67,7 @@ impl Campaign {
                 "--from" => campaign.from = number()?,
                 "--seed" => (campaign.from, campaign.seeds) = (number()?, 1),
                 "--long" => campaign.size = Size::Long,
+                "--pressed" => campaign.size = Size::Pressed,
                 "--trace" => campaign.is_traced = true,
                 "--plant" => {
                     let name = rest.next().map_or("", String::as_str);

@@ -41,7 +41,13 @@ pub enum Size {
     Short,
     /// Several times as many of both.
     Long,
+    /// A hundred requests that share their beginnings, nothing that befalls the ring, and one rank
+    /// short of memory for kept states and pages.
+    Pressed,
 }
+
+/// Requests of [`Size::Pressed`].
+pub const PRESSED: usize = 100;
 
 /// What befalls a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +105,10 @@ pub struct Cost {
 pub struct Setting {
     /// Who holds what.
     pub layout: Layout,
-    /// Each rank's shapes.
+    /// Each rank's shapes, with the pages of the tightest.
     pub shapes: Shapes,
+    /// The rank that has no more pages; the others have many. `None`: all have as many.
+    pub tight: Option<usize>,
     /// Rounds in flight.
     pub depth: u32,
     /// Most requests waiting.
@@ -126,6 +134,9 @@ pub struct Setting {
 impl Setting {
     /// Of a seed.
     pub fn draw(rng: &mut Rng, size: Size) -> Self {
+        if size == Size::Pressed {
+            return pressed(rng);
+        }
         let world = rng.count(1, 4);
         let layout = Layout::even(LAYERS, world).expect("a layer a rank");
         let is_tight = rng.chance(10);
@@ -151,12 +162,15 @@ impl Setting {
             }
             requests.push((rng.below(gap), request));
         }
+        // Whatever it costs: windows of trees too.
+        let reach = shapes.pages.is_multiple_of(2).then_some(3);
         let mut setting = Self {
             layout,
             shapes,
+            tight: None,
             depth: rng.count(1, 4),
             queue_max: rng.pick(&[0, 2, 16]),
-            drafters: Drafters { copy: rng.chance(50), mtp: rng.chance(50), reach: None },
+            drafters: Drafters { copy: rng.chance(50), mtp: rng.chance(50), reach },
             caching: caching(rng),
             keeps_max: (0..world).map(|_| rng.pick(&[usize::MAX, usize::MAX, 2, 0])).collect(),
             patience: rng.pick(&[0, 3 * S, 30 * S, 300 * S]),
@@ -195,6 +209,8 @@ impl Setting {
 
     /// What a rank says of itself.
     pub fn describe(&self, rank: usize) -> Describe {
+        let is_roomy = self.tight.is_some_and(|tight| tight != rank);
+        let pages = self.shapes.pages + if is_roomy { ROOMY } else { 0 };
         let rank = Rank(rank as u32);
         let range = self.layout.range(rank);
         Describe {
@@ -210,7 +226,7 @@ impl Setting {
             planes: 1,
             row_dtype: RowDtype::F32,
             kv: KvDtype::F16,
-            shapes: self.shapes,
+            shapes: Shapes { pages, ..self.shapes },
             states: self.shapes.streams_max,
             taps: Vec::new(),
             drafter_width: 0,
@@ -244,6 +260,52 @@ impl Setting {
             canary: vec![1, 2],
             known: None,
         }
+    }
+}
+
+/// Pages that ranks with room have beside those of the tight one.
+const ROOMY: u32 = 40;
+
+/// A ring under pressure: [`Size::Pressed`].
+fn pressed(rng: &mut Rng) -> Setting {
+    let world = rng.count(2, 4);
+    let shapes = Shapes {
+        chunk_rows_max: rng.pick(&[16, 64]),
+        round_rows_max: rng.count(20, 60),
+        streams_max: rng.count(1, 4),
+        context_max: 250,
+        pages: rng.count(4, 9),
+    };
+    let tight = rng.below(world.into()) as usize;
+    let mut keeps_max = vec![usize::MAX; world as usize];
+    keeps_max[tight] = rng.count(0, 6) as usize;
+    let beginnings: Vec<Vec<u32>> = (0..6)
+        .map(|_| (0..rng.count(20, 140)).map(|_| rng.below(VOCAB.into()) as u32).collect())
+        .collect();
+    let mut requests = Vec::with_capacity(PRESSED);
+    for _ in 0..PRESSED {
+        let beginning = &beginnings[rng.below(6) as usize];
+        let shared = rng.count(1, beginning.len() as u32);
+        let end = (0..rng.count(1, 40)).map(|_| rng.below(3) as u32);
+        let prompt = beginning[..shared as usize].iter().copied().chain(end).collect();
+        let marks = vec![shared / 2, shared];
+        let request = Request { prompt, marks, max_tokens: rng.count(1, 20), ..request(rng, 250) };
+        requests.push((rng.below(50 * MS), request));
+    }
+    Setting {
+        layout: Layout::even(LAYERS, world).expect("a layer a rank"),
+        shapes,
+        tight: Some(tight),
+        depth: rng.count(1, 4),
+        queue_max: PRESSED as u32,
+        drafters: Drafters { copy: rng.chance(50), mtp: rng.chance(50), reach: Some(3) },
+        caching: Caching { keeps_max: 16, prefix_min: 4, spacing: 8, grid: 32 },
+        keeps_max,
+        patience: 0,
+        hops: (0..world).map(|_| hop(rng)).collect(),
+        costs: (0..world).map(|_| cost(rng)).collect(),
+        requests,
+        triggers: Vec::new(),
     }
 }
 

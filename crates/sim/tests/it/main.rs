@@ -35,6 +35,16 @@ fn a_long_run_holds_too() {
 }
 
 #[test]
+fn one_rank_short_of_memory_makes_the_cache_smaller_and_changes_no_reply() {
+    let campaign = Campaign { seeds: 12, size: Size::Pressed, ..Campaign::default() };
+    let Outcome { sum, failures } = campaign.run();
+    assert_eq!(failures, [], "run `cargo xtask sim --pressed --seed N --trace`");
+    println!("{sum:?}");
+    let enough = [sum.served > 1_100, sum.cached > 10_000, sum.preemptions > 10];
+    assert_eq!(enough, [true; 3], "{sum:?}");
+}
+
+#[test]
 fn a_seed_gives_the_same_run_each_time() {
     let mut hashes = Vec::new();
     for seed in 0..60 {
