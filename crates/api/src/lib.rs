@@ -12,6 +12,7 @@ mod error;
 mod features;
 mod fields;
 mod format;
+mod guided;
 mod keys;
 mod limits;
 mod message;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{ApiError, Asked, Dialect, Ending, Part, Piece, Sse};
+use crate::{ApiError, Asked, Dialect, Ending, Part, Piece, Place, Sse};
 
 /// Writes one message.
 pub(crate) struct Writer {
@@ -15,6 +15,7 @@ pub(crate) struct Writer {
     /// Type of the newest, while it is open.
     open: Option<&'static str>,
     ending: Option<Ending>,
+    place: Place,
 }
 
 /// An error in Anthropic's shape.
@@ -42,17 +43,40 @@ impl Writer {
             blocks: 0,
             open: None,
             ending: None,
+            place: Place::default(),
         }
     }
 
-    fn message(&self, content: Vec<Value>) -> Value {
-        let output = self.ending.map_or(0, |ending| ending.completion_tokens);
-        let (reason, sequence) = self.stopped();
+    /// The same message, computed there.
+    pub fn at(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Anthropic's `input_tokens` are those that no cache had.
+    fn usage(&self) -> Value {
+        let cached = self.ending.map_or(0, |ending| ending.run.cached_tokens);
         json!({
+            "input_tokens": self.prompt_tokens - cached.min(self.prompt_tokens),
+            "cache_read_input_tokens": cached,
+            "output_tokens": self.ending.map_or(0, |ending| ending.completion_tokens),
+        })
+    }
+
+    fn proof(&self) -> Option<Value> {
+        self.ending.map(|ending| ending.run.proof(&self.place))
+    }
+
+    fn message(&self, content: Vec<Value>) -> Value {
+        let (reason, sequence) = self.stopped();
+        let mut message = json!({
             "id": self.id, "type": "message", "role": "assistant", "model": self.model,
             "content": content, "stop_reason": reason, "stop_sequence": sequence,
-            "usage": {"input_tokens": self.prompt_tokens, "output_tokens": output},
-        })
+            "usage": self.usage(),
+        });
+        if let Some(proof) = self.proof() {
+            message["baton"] = proof;
+        }
+        message
     }
 
     /// Why it ended; a stop sequence by name where only one was asked for.
@@ -135,11 +159,11 @@ impl Dialect for Writer {
     }
 
     fn end(&mut self) -> Vec<Sse> {
-        let output = self.ending.map_or(0, |ending| ending.completion_tokens);
         let (reason, sequence) = self.stopped();
         let data = json!({
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": {"input_tokens": self.prompt_tokens, "output_tokens": output},
+            "usage": self.usage(),
+            "baton": self.proof(),
         });
         vec![Sse::named("message_delta", data), Sse::named("message_stop", json!({}))]
     }

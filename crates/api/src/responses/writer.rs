@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::ask::call_on;
 use super::{Kept, Session, Store};
-use crate::{ApiError, Asked, Dialect, Ending, Part, Piece, Sse};
+use crate::{ApiError, Asked, Dialect, Ending, Part, Piece, Place, Sse};
 
 /// What the newest item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,7 @@ pub(crate) struct Writer {
     open: Open,
     ending: Option<Ending>,
     sequence: u64,
+    place: Place,
 }
 
 impl Writer {
@@ -50,7 +51,13 @@ impl Writer {
             open: Open::Nothing,
             ending: None,
             sequence: 0,
+            place: Place::default(),
         }
+    }
+
+    /// The same response, computed there.
+    pub fn at(self, place: Place) -> Self {
+        Self { place, ..self }
     }
 
     fn response(&self) -> Value {
@@ -67,8 +74,10 @@ impl Writer {
             "store": self.session.store,
         });
         if let Some(ending) = self.ending {
+            response["baton"] = ending.run.proof(&self.place);
             response["usage"] = json!({
-                "input_tokens": self.prompt_tokens, "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens": self.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": ending.run.cached_tokens},
                 "output_tokens": ending.completion_tokens,
                 "output_tokens_details": {"reasoning_tokens": ending.reasoning_tokens},
                 "total_tokens": self.prompt_tokens + ending.completion_tokens,

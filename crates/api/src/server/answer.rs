@@ -7,20 +7,17 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use grammar::Budget;
 use hyper::body::Body as _;
 use ring::head::Reply;
-use sched::sample::Grammar;
 use text::Text;
 
 use super::guard::Owner;
 use super::source::{Echo, Source, Sources, Step};
 use super::{Shared, events, since_epoch};
 use crate::responses::Session;
-use crate::speech::{THINK, THOUGHT};
 use crate::{
-    ApiError, Asked, Dialect, Ending, Endpoint, Limits, Manner, Meter, Piece, Place, Prompt,
-    Reasons, Shape, Transcript, messages, responses,
+    ApiError, Asked, Dialect, Ending, Endpoint, Limits, Manner, Meter, Piece, Place, Prompt, Shape,
+    Transcript, messages, responses,
 };
 
 /// How often a request that waits for its verdict looks whether the ring still stands.
@@ -62,9 +59,12 @@ pub(super) async fn answer(
     let mut dialect: Box<dyn Dialect> = match (endpoint, session) {
         (Endpoint::Response, Some(session)) => {
             let (store, born) = (shared.responses.clone(), (id.as_str(), now));
-            Box::new(responses::Writer::new(&asked, session, store, born, name, prompt_tokens))
+            let writer = responses::Writer::new(&asked, session, store, born, name, prompt_tokens);
+            Box::new(writer.at(place()))
         }
-        (Endpoint::Message, _) => Box::new(messages::Writer::new(&asked, &id, name, prompt_tokens)),
+        (Endpoint::Message, _) => {
+            Box::new(messages::Writer::new(&asked, &id, name, prompt_tokens).at(place()))
+        }
         _ => Box::new(Shape::new(&asked, &app.text, &id, now, name, prompt_tokens).at(place())),
     };
     let mut sources = Sources::new(sources, work);
@@ -124,7 +124,7 @@ impl Prepared {
             alone: asked.options.max_tokens == Some(0),
         });
         let mut request = asked.schedule(tokens, context_max, &app.text)?;
-        request.guide.grammar = guided(shared, &asked, &manner)?;
+        request.guide.grammar = asked.grammar(&app.text, &manner, || shared.grammars())?;
         // From here on the tokens are all that is needed of it.
         asked.prompt = Prompt::Ids(Vec::new());
         Ok(Self { asked, session, request, manner, echo })
@@ -137,37 +137,6 @@ pub(super) fn said(text: &Text, ids: &[u32]) -> String {
     let mut said: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
     said.push_str(&detokenizer.finish());
     said
-}
-
-/// What the reply must follow: its form, and an end to its reasoning.
-fn guided(
-    shared: &Shared,
-    asked: &Asked,
-    manner: &Manner,
-) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-    let grammar = match asked.form(manner)? {
-        None => None,
-        Some((form, param)) => {
-            let refuse =
-                |e: &grammar::GrammarError| ApiError::invalid(param.clone(), e.to_string());
-            let grammars = shared.grammars().map_err(|e| refuse(&e))?;
-            Some(grammars.compile(&form).map_err(|e| refuse(&e))?)
-        }
-    };
-    let budget = asked.options.thinking.tokens_max.filter(|_| manner.reasons != Reasons::Never);
-    let Some(tokens_max) = budget else {
-        return Ok(grammar);
-    };
-    let encode = |words: &str| {
-        let ids = shared.app.text.encode_plain(words);
-        ids.map_err(|e| ApiError::Internal(e.to_string()))
-    };
-    let open = match manner.reasons {
-        Reasons::Maybe => encode(THINK)?,
-        _ => Vec::new(),
-    };
-    let (close, mark) = (encode(&format!("\n{THOUGHT}\n\n"))?, encode(THOUGHT)?);
-    Ok(Some(Arc::new(Budget { tokens_max, open, close, mark, grammar })))
 }
 
 /// The whole body, within its limits.

@@ -50,6 +50,8 @@ fn a_response_can_be_continued_read_and_deleted() {
     assert_eq!((&first["object"], &first["status"]), (&json!("response"), &json!("completed")));
     assert_eq!(first["output"][0]["content"][0]["text"], "one");
     assert_eq!(first["usage"]["output_tokens"], 3);
+    assert_eq!(first["usage"]["input_tokens_details"]["cached_tokens"], 0);
+    assert_eq!(first["baton"]["tokens"], 3);
     assert_eq!(first["instructions"], "Be brief.");
     assert!(prompt(&server).contains("system\nBe brief."));
     let id = first["id"].as_str().unwrap();
@@ -124,6 +126,8 @@ fn a_message_has_blocks_and_a_reason_to_stop() {
     assert_eq!((&reply["type"], &reply["stop_reason"]), (&json!("message"), &json!("end_turn")));
     assert_eq!(reply["content"], json!([{"type": "text", "text": "hi"}]));
     assert_eq!(reply["usage"]["output_tokens"], 2);
+    assert_eq!(reply["usage"]["cache_read_input_tokens"], 0);
+    assert_eq!(reply["baton"]["tokens"], 2);
     assert!(prompt(&server).contains("system\nBe brief."));
     let stops = json!({"stop_sequences": ["END"]});
     let reply = ok(&server, MESSAGES, &message(json!("[[say:aENDb]]"), stops));

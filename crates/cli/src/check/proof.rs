@@ -1,6 +1,7 @@
 //! `baton check --proof`: computes a served reply again, on one rank here, and holds its proof
 //! against what comes out.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
@@ -23,7 +24,14 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug, PartialEq)]
 struct Exchange {
     request: Value,
-    /// The object `baton` of the reply.
+    /// Each of the replies.
+    replies: Vec<Reply>,
+}
+
+/// One reply.
+#[derive(Debug, PartialEq)]
+struct Reply {
+    /// Its object `baton`.
     proof: Value,
     finish_reason: String,
 }
@@ -34,27 +42,46 @@ struct Exchange {
 /// A file that holds no such pair; a reply that is another than the proof says, with both hashes.
 pub fn run(args: &Check, file: &Path) -> Result<()> {
     let exchange = parse(&read(file)?)?;
-    let named = |name: &str| {
-        exchange.proof[name].as_str().with_context(|| format!("the proof has no text '{name}'"))
-    };
-    let (claimed, placement) = (named("token_sha256")?, named("placement")?);
-    let arith: Arith = named("arith")?.parse().map_err(anyhow::Error::msg)?;
+    let arith: Arith = exchange.replies[0].named("arith")?.parse().map_err(anyhow::Error::msg)?;
     let path = source::resolve(&args.model)?;
-    let found = compute(args, &path, arith, &exchange)?;
-    let hash = hex(&found.token_sha256);
-    ensure!(
-        hash == claimed,
-        "the proof does not hold: its {claimed} is not the {hash} of the {} tokens that one rank \
-         gives; was it this model, with the --kv {} of the server?",
-        found.tokens,
-        arith::attention::KvDtype::from(args.kv).name(),
-    );
-    println!(
-        "proof holds: {} tokens, {hash}, served by {placement} in arith {arith}, computed again by \
-         one rank",
-        found.tokens
-    );
+    let runs = compute(args, &path, arith, &exchange)?;
+    for (reply, found) in exchange.replies.iter().zip(runs) {
+        let (claimed, placement) = (reply.named("token_sha256")?, reply.named("placement")?);
+        let hash = hex(&found.token_sha256);
+        ensure!(
+            hash == claimed,
+            "the proof does not hold: its {claimed} is not the {hash} of the {} tokens that one \
+             rank gives; was it this model, with the --kv {} of the server?",
+            found.tokens,
+            arith::attention::KvDtype::from(args.kv).name(),
+        );
+        println!(
+            "proof holds: {} tokens, {hash}, served by {placement} in arith {arith}, computed \
+             again by one rank",
+            found.tokens
+        );
+    }
     Ok(())
+}
+
+impl Reply {
+    fn named(&self, name: &str) -> Result<&str> {
+        self.proof[name].as_str().with_context(|| format!("the proof has no text '{name}'"))
+    }
+
+    /// Tokens that were served.
+    fn tokens(&self) -> Result<u32> {
+        let tokens = self.proof["tokens"].as_u64().context("the proof has no number 'tokens'")?;
+        Ok(u32::try_from(tokens)?)
+    }
+
+    /// Most tokens to compute of at most `most`. Where the server's context, or the client's
+    /// bound, cut the reply it is cut here; a token more shows that it did not end by itself.
+    fn tokens_max(&self, most: u32) -> Result<u32> {
+        let tokens = self.tokens()?;
+        let own = if self.finish_reason == "length" { tokens } else { tokens.saturating_add(1) };
+        Ok(most.min(own.max(1)))
+    }
 }
 
 fn read(file: &Path) -> Result<String> {
@@ -83,18 +110,31 @@ fn parse(text: &str) -> Result<Exchange> {
         serde_json::Deserializer::from_str(rest).into_iter().collect::<Result<_, _>>()
     }
     .context("expected the reply after the request")?;
-    let proof = chunks.iter().rev().map(|chunk| &chunk["baton"]).find(|proof| proof.is_object());
-    let finish = chunks.iter().rev().find_map(|c| c["choices"][0]["finish_reason"].as_str());
-    match (proof, finish) {
-        (Some(proof), Some(finish)) => {
-            Ok(Exchange { request, proof: proof.clone(), finish_reason: finish.to_owned() })
+    let (mut proofs, mut finishes) = (BTreeMap::new(), BTreeMap::new());
+    for chunk in &chunks {
+        let choices = chunk["choices"].as_array().map_or(&[][..], Vec::as_slice);
+        for choice in choices {
+            if let Some(finish) = choice["finish_reason"].as_str() {
+                finishes.insert(choice["index"].as_u64().unwrap_or(0), finish.to_owned());
+            }
         }
-        _ => bail!("the reply after the request has no object 'baton', or it did not end"),
+        // A stream's last chunk of each reply has its proof, and what holds all replies a list.
+        let only = choices.first().and_then(|choice| choice["index"].as_u64()).unwrap_or(0);
+        match &chunk["baton"] {
+            Value::Array(all) => proofs.extend((0u64..).zip(all.iter().cloned())),
+            proof @ Value::Object(_) => drop(proofs.insert(only, proof.clone())),
+            _ => {}
+        }
     }
+    let same = proofs.keys().eq(finishes.keys()) && !proofs.is_empty();
+    ensure!(same, "the reply after the request has no object 'baton', or it did not end");
+    let reply = |(proof, finish_reason)| Reply { proof, finish_reason };
+    let replies = proofs.into_values().zip(finishes.into_values()).map(reply).collect();
+    Ok(Exchange { request, replies })
 }
 
-/// What one rank makes of the request.
-fn compute(args: &Check, path: &Path, arith: Arith, exchange: &Exchange) -> Result<api::Run> {
+/// What one rank makes of the request, reply by reply.
+fn compute(args: &Check, path: &Path, arith: Arith, exchange: &Exchange) -> Result<Vec<api::Run>> {
     let body = exchange.request.to_string();
     let endpoint = match exchange.request.get("messages") {
         Some(_) => Endpoint::Chat,
@@ -108,17 +148,28 @@ fn compute(args: &Check, path: &Path, arith: Arith, exchange: &Exchange) -> Resu
     let (tokens, manner) = asked.encode(&text, context_max)?;
     let prompt = u32::try_from(tokens.len())?;
     let mut request = asked.schedule(tokens, context_max, &text)?;
-    let reply = reply_tokens(exchange)?;
-    // Where the server's context, or the client's bound, cut the reply it is cut here; a token
-    // more shows that it did not end by itself.
-    let most = if exchange.finish_reason == "length" { reply } else { reply.saturating_add(1) };
-    request.max_tokens = request.max_tokens.min(most.max(1));
-    let context = prompt.saturating_add(request.max_tokens).saturating_add(1).max(16);
+    request.guide.grammar = asked.lone_grammar(&text, &manner)?;
+    let most = exchange.replies.iter().map(|reply| reply.tokens_max(request.max_tokens));
+    let most = most.collect::<Result<Vec<u32>>>()?;
+    let longest = most.iter().max().copied().unwrap_or(1);
+    let context = prompt.saturating_add(longest).saturating_add(1).max(16);
     let settings = Settings { context: Some(context.min(context_max)), ..settings };
     let threads = args.threads.first().copied().unwrap_or(1);
     let cell = Cell::start(path, settings, threads)?;
-    let mut transcript = Transcript::new(&text, asked.options.stop, manner);
-    let run = cell.run(async {
+    let mut runs = Vec::with_capacity(most.len());
+    for (choice, max_tokens) in (0u64..).zip(most) {
+        let mut request = sched::Request { max_tokens, ..request.clone() };
+        request.sampling.seed = request.sampling.seed.wrapping_add(choice);
+        let transcript = Transcript::new(&text, asked.options.stop.clone(), manner.clone());
+        runs.push(again(&cell, request, transcript)?);
+    }
+    cell.stop()?;
+    Ok(runs)
+}
+
+/// Computes one reply.
+fn again(cell: &Cell, request: sched::Request, mut transcript: Transcript) -> Result<api::Run> {
+    cell.run(async {
         let mut reply = cell.handle().submit(request).await?;
         let mut meter = Meter::new(std::time::Instant::now());
         while let Some(event) = reply.next().await {
@@ -135,15 +186,7 @@ fn compute(args: &Check, path: &Path, arith: Arith, exchange: &Exchange) -> Resu
             }
         }
         bail!("the reply ended without a word")
-    })?;
-    cell.stop()?;
-    Ok(run)
-}
-
-/// Tokens of the served reply.
-fn reply_tokens(exchange: &Exchange) -> Result<u32> {
-    let tokens = exchange.proof["tokens"].as_u64().context("the proof has no number 'tokens'")?;
-    Ok(u32::try_from(tokens)?)
+    })
 }
 
 #[cfg(test)]
@@ -161,12 +204,21 @@ mod tests {
         let request = json!({"prompt": "a"});
         let end = json!({"choices": [{"finish_reason": "stop"}], "baton": proof()});
         let piece = json!({"choices": [{"text": "b", "finish_reason": null}]});
-        let expected =
-            Exchange { request: request.clone(), proof: proof(), finish_reason: "stop".into() };
+        let reply = |finish: &str| Reply { proof: proof(), finish_reason: finish.into() };
+        let expected = Exchange { request: request.clone(), replies: vec![reply("stop")] };
         let whole = format!("{request}{end}\n");
         assert_eq!(parse(&whole).unwrap(), expected);
         let stream = format!("{request}\ndata: {piece}\n\ndata: {end}\n\ndata: [DONE]\n\n");
         assert_eq!(parse(&stream).unwrap(), expected);
+        let choice = |index, finish| json!({"index": index, "finish_reason": finish});
+        let (one, two) = (choice(0, "length"), choice(1, "stop"));
+        let both = json!({"choices": [one, two], "baton": [proof(), proof()]});
+        let several =
+            Exchange { request: request.clone(), replies: vec![reply("length"), reply("stop")] };
+        assert_eq!(parse(&format!("{request}{both}")).unwrap(), several);
+        let ends = [two, one].map(|choice| json!({"choices": [choice], "baton": proof()}));
+        let stream = ends.map(|end| format!("data: {end}\n\n")).concat();
+        assert_eq!(parse(&format!("{request}\n{stream}")).unwrap(), several);
         for broken in [String::new(), request.to_string(), format!("{request}{piece}")] {
             assert!(parse(&broken).is_err(), "{broken}");
         }

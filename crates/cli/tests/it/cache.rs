@@ -185,6 +185,20 @@ fn a_proof_holds_for_its_own_reply_alone() {
     other["seed"] = json!(8);
     let (holds, said) = proves(&other, &reply.to_string());
     assert!(!holds && said.contains("does not hold"), "{said}");
+    // Two replies that a grammar binds, whole and as a stream.
+    let schema = json!({"type": "object", "properties": {"sea": {"type": "integer"}},
+                        "required": ["sea"], "additionalProperties": false});
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema}});
+    let mut bound = body.clone();
+    (bound["response_format"], bound["n"]) = (schema, json!(2));
+    bound["temperature"] = json!(1);
+    let several = answer(&server, &bound);
+    assert_eq!(several["baton"].as_array().map(Vec::len), Some(2), "{several}");
+    let (holds, said) = proves(&bound, &several.to_string());
+    assert!(holds && said.matches("proof holds").count() == 2, "{said}");
+    bound.as_object_mut().unwrap().remove("response_format");
+    let (holds, said) = proves(&bound, &several.to_string());
+    assert!(!holds && said.contains("does not hold"), "{said}");
     let proof = &reply["baton"];
     assert!(proof["ttft_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{proof}");
     assert!(proof["decode_tokens_per_s"].as_f64().is_some_and(|speed| speed > 0.0), "{proof}");
