@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use arith::attention::KvDtype;
 use arith::base::Arith;
+use arith::format::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sched::Drafters;
 use wire::hello::Encryption;
@@ -156,6 +157,31 @@ pub enum Drafter {
     Copy,
 }
 
+/// How the draft head's matrices are held.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum DraftHead {
+    /// As the file has them (default).
+    #[default]
+    Stored,
+    /// 8 bits a weight.
+    #[value(name = "q8_0")]
+    Q8,
+    /// 4 bits a weight.
+    #[value(name = "q4_0")]
+    Q4,
+}
+
+impl DraftHead {
+    /// Another format than the file's.
+    pub fn format(self) -> Option<Format> {
+        match self {
+            Self::Stored => None,
+            Self::Q8 => Some(Format::Q8_0),
+            Self::Q4 => Some(Format::Q4_0),
+        }
+    }
+}
+
 impl From<Drafter> for Drafters {
     fn from(drafter: Drafter) -> Self {
         match drafter {
@@ -274,6 +300,10 @@ pub struct Serve {
     /// own draft head, both where there are both, or nobody.
     #[arg(long, value_enum, default_value = "auto")]
     pub drafter: Drafter,
+    /// How the model's draft head is held, which moves no byte of a reply either: as the file has
+    /// it, or in fewer bits, which is faster and right less often.
+    #[arg(long, value_enum, default_value = "stored")]
+    pub draft_head: DraftHead,
     /// How long requests wait for a ring that broke before they fail; 0 fails them at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub continue_s: u32,

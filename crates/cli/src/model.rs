@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use arith::attention::KvDtype;
 use arith::base::{Arith, Rank};
+use arith::format::Format;
 use ring::boot::BootTimes;
 use ring::canary::Canary;
 use ring::follow::Follower;
@@ -70,6 +71,8 @@ pub struct Settings {
     pub prompt_cache_gib: Option<f64>,
     /// Who guesses tokens ahead.
     pub drafters: Drafters,
+    /// What the draft head's matrices are stored in; as the file has them unless said.
+    pub draft_head: Option<Format>,
     /// Boundary through the wire codec after every layer (one process).
     pub loop_mode: bool,
     /// A defect in one rank, to see checks turn red.
@@ -93,6 +96,7 @@ impl Default for Settings {
             queue: 64,
             prompt_cache_gib: Some(0.0),
             drafters: Drafters { copy: true, mtp: true, reach: None },
+            draft_head: None,
             loop_mode: false,
             #[cfg(test)]
             fault: None,

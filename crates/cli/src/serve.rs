@@ -53,6 +53,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     settings.depth = args.depth;
     settings.continue_s = args.continue_s;
     settings.drafters = args.drafter.into();
+    settings.draft_head = args.draft_head.format();
     let model = Arc::new(Model::open(&path, settings)?);
     let text = Arc::new(Text::from_checkpoint(&model.checkpoint)?);
     for note in text.notes() {

@@ -158,6 +158,25 @@ fn drafts_move_no_byte() {
 }
 
 #[test]
+fn a_resumed_stream_s_draft_head_guesses_as_a_fresh_one_s() {
+    let text = Text::from_checkpoint(&Checkpoint::open(&tiny()).unwrap()).unwrap();
+    let drafters = Drafters { copy: false, mtp: true, reach: Some(2) };
+    let settings = Settings { context: Some(1024), drafters, ..Settings::default() };
+    let cell = Cell::start(&tiny(), settings, 1).unwrap();
+    let mut requests = requests(&text, "greedy")[2..3].to_vec();
+    requests[0].max_tokens = 64;
+    let run = || cell.run(run(&cell, &requests, 1)).unwrap();
+    let (fresh, resumed) = (run(), run());
+    println!(
+        "fresh: {} of {}, resumed behind {}: {} of {}",
+        fresh.accepted, fresh.drafted, resumed.cached, resumed.accepted, resumed.drafted
+    );
+    assert!(fresh.cached == 0 && resumed.cached > 100, "{}", resumed.cached);
+    assert_eq!((fresh.accepted, fresh.drafted), (resumed.accepted, resumed.drafted));
+    cell.stop().unwrap();
+}
+
+#[test]
 fn a_state_kept_from_a_rejected_row_is_the_first_difference() {
     let fault = Some((Rank(1), Fault::StateStays));
     let error = matrix(&[2], &[1], &[4], fault).unwrap_err().to_string();

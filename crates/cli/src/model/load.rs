@@ -71,7 +71,7 @@ impl Model {
         };
         let mut stage = loading::watch(rank, all, read, load)?;
         if self.settings.drafters.mtp && rank.0 == 0 && index == 0 {
-            stage.add_draft_head(&self.checkpoint)?;
+            stage.add_draft_head_in(&self.checkpoint, self.settings.draft_head)?;
         }
         stage.set_keep_bytes_max(self.keep_bytes_max);
         #[cfg(test)]

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use arith::base::SLICE_VALUES;
-use arith::format::Matrix;
+use arith::format::{Format, Matrix, read_row};
 use arith::linear::Groups;
-use backend::Backend;
+use backend::{Backend, BackendError};
 use weights::Checkpoint;
+use weights::quantise::quantise;
 
 use crate::{Fault, StageError};
 
@@ -16,17 +17,24 @@ pub(super) struct Loader<'a, B> {
     backend: &'a B,
     checkpoint: &'a Checkpoint,
     fault: Option<Fault>,
+    /// What matrices are put into on their way; as they are stored unless said.
+    format: Option<Format>,
     buffer: Vec<u8>,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
     pub(super) fn new(backend: &'a B, checkpoint: &'a Checkpoint, fault: Option<Fault>) -> Self {
-        Self { backend, checkpoint, fault, buffer: Vec::new() }
+        Self { backend, checkpoint, fault, format: None, buffer: Vec::new() }
+    }
+
+    /// From now on matrices are stored in `format`.
+    pub(super) fn set_format(&mut self, format: Option<Format>) {
+        self.format = format;
     }
 
     pub(super) fn linear(&mut self, name: &str) -> Result<B::Linear, StageError> {
         let matrix = self.checkpoint.read(name, &mut self.buffer)?;
-        Ok(self.backend.linear(&matrix)?)
+        Ok(put(self.backend, self.format, &matrix)?)
     }
 
     /// Some rows of a matrix, run by run.
@@ -35,8 +43,8 @@ impl<'a, B: Backend> Loader<'a, B> {
         name: &str,
         runs: &[Range<usize>],
     ) -> Result<B::Linear, StageError> {
-        let backend = self.backend;
-        Ok(backend.linear(&self.read_rows(name, runs)?)?)
+        let (backend, format) = (self.backend, self.format);
+        Ok(put(backend, format, &self.read_rows(name, runs)?)?)
     }
 
     /// The groups `groups` of a matrix of `cols` values along K.
@@ -105,7 +113,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         runs: &[Range<usize>],
         dim: usize,
     ) -> Result<(B::Linear, B::Linear), StageError> {
-        let (backend, fault) = (self.backend, self.fault);
+        let (backend, fault, format) = (self.backend, self.fault, self.format);
         let matrix = self.read_rows(name, runs)?;
         let dim = match fault {
             Some(Fault::HalvedGate) => matrix.rows / 2,
@@ -116,10 +124,28 @@ impl<'a, B: Backend> Loader<'a, B> {
             bytes.clear();
             let runs = matrix.bytes.chunks_exact(dim * matrix.row_bytes());
             runs.skip(skipped).step_by(2).for_each(|run| bytes.extend_from_slice(run));
-            backend.linear(&Matrix { rows: matrix.rows / 2, bytes: &bytes, ..matrix })
+            put(backend, format, &Matrix { rows: matrix.rows / 2, bytes: &bytes, ..matrix })
         };
         Ok((half(0)?, half(1)?))
     }
+}
+
+/// A matrix on the device, in another format where one is given and its rows have whole units.
+fn put<B: Backend>(
+    backend: &B,
+    format: Option<Format>,
+    matrix: &Matrix<'_>,
+) -> Result<B::Linear, BackendError> {
+    let Some(format) = format.filter(|format| matrix.cols.is_multiple_of(format.unit_values()))
+    else {
+        return backend.linear(matrix);
+    };
+    let (mut values, mut bytes) = (vec![0.0; matrix.cols], Vec::new());
+    for row in 0..matrix.rows {
+        read_row(matrix, row, &mut values);
+        bytes.extend(quantise(format, &values));
+    }
+    backend.linear(&Matrix { format, bytes: &bytes, ..*matrix })
 }
 
 /// Whether the runs are all of `0..all`.
@@ -129,7 +155,7 @@ fn is_all(runs: &[Range<usize>], all: usize) -> bool {
 
 /// `1 + w`, for [`Fault::TwiceShifted`].
 fn shifted<'a>(matrix: &Matrix<'_>, bytes: &'a mut Vec<u8>) -> Matrix<'a> {
-    use arith::format::{Format, read_float};
+    use arith::format::read_float;
     let values = 0..matrix.rows * matrix.cols;
     let values = values.map(|i| 1.0 + read_float(matrix.format, matrix.bytes, i));
     bytes.extend(values.flat_map(f32::to_le_bytes));

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arith::attention::KvDtype;
+use arith::format::Format;
 use backend::{Backend, BackendError, RowMap, Walk};
 use weights::{Checkpoint, Config};
 
@@ -166,9 +167,13 @@ pub trait Program: Send {
     fn layers_paired(&mut self) -> Result<(), ExchangeError>;
     /// Final norm and head of `rows`: `rows * vocab` logits, on every member. Needs the ends.
     fn head(&mut self, rows: &[f32], logits: &mut [f32]) -> Result<(), ExchangeError>;
-    /// Loads the draft head, where the model has one and this part the ends; whether it has. Comes
-    /// before `allocate`.
-    fn add_draft_head(&mut self, checkpoint: &Checkpoint) -> Result<bool, StageError>;
+    /// Loads the draft head, where the model has one and this part the ends; whether it has. Its
+    /// matrices are put into `format` where one is given. Comes before `allocate`.
+    fn add_draft_head(
+        &mut self,
+        checkpoint: &Checkpoint,
+        format: Option<Format>,
+    ) -> Result<bool, StageError>;
     /// Whether other members have shares of the same layers.
     fn is_shared(&self) -> bool;
     /// Whether a draft head is loaded.

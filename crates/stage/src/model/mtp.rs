@@ -9,6 +9,7 @@
 //! Its keys lie in pages of the same numbers as the trunk's, so they follow their stream, its keeps
 //! and its resumes. A guess may write past its stream's last page: each slot has one more here.
 
+use arith::format::Format;
 use backend::{Backend, BackendError, RopeRows, RowMap};
 use weights::Checkpoint;
 
@@ -59,9 +60,11 @@ impl<B: Backend> Mtp<B> {
         checkpoint: &Checkpoint,
         layers: &Division,
         ends: &mut Ends<B>,
+        format: Option<Format>,
     ) -> Result<Self, StageError> {
         let mut loader = Loader::new(backend, checkpoint, None);
         ends.add_guesses(&mut loader, layers)?;
+        loader.set_format(format);
         let division = Division::alone(layers.whole.clone());
         let layer = division.whole.mixers.len() as u32;
         let name = |tensor: &str| format!("blk.{layer}.nextn.{tensor}.weight");

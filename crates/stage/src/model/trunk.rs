@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arith::attention::KvDtype;
+use arith::format::Format;
 use arith::gdn::HeadOrder;
 use backend::{Backend, BackendError, RowMap};
 use weights::Checkpoint;
@@ -223,9 +224,13 @@ impl<B: Backend> Program for Trunk<B> {
         Ok(())
     }
 
-    fn add_draft_head(&mut self, checkpoint: &Checkpoint) -> Result<bool, StageError> {
+    fn add_draft_head(
+        &mut self,
+        checkpoint: &Checkpoint,
+        format: Option<Format>,
+    ) -> Result<bool, StageError> {
         if let Some(ends) = self.ends.as_mut().filter(|_| checkpoint.config().mtp()) {
-            self.mtp = Some(Mtp::load(&*self.backend, checkpoint, &self.division, ends)?);
+            self.mtp = Some(Mtp::load(&*self.backend, checkpoint, &self.division, ends, format)?);
         }
         Ok(self.drafts())
     }
