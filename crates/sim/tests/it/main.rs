@@ -40,7 +40,7 @@ fn one_rank_short_of_memory_makes_the_cache_smaller_and_changes_no_reply() {
     let Outcome { sum, failures } = campaign.run();
     assert_eq!(failures, [], "run `cargo xtask sim --pressed --seed N --trace`");
     println!("{sum:?}");
-    let enough = [sum.served > 1_100, sum.cached > 10_000, sum.preemptions > 10];
+    let enough = [sum.served > 1_100, sum.cached > 5_000, sum.accepted > 1_000];
     assert_eq!(enough, [true; 3], "{sum:?}");
 }
 
