@@ -8,7 +8,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
-use ring::head::Reply;
+use ring::head::{Reply, RingState};
 use text::Text;
 
 use super::guard::Owner;
@@ -199,7 +199,11 @@ async fn submit(
     loop {
         match tokio::time::timeout(STATE_POLL, verdict.as_mut()).await {
             Ok(verdict) => {
-                return verdict.map_err(|r| ApiError::refused(r, endpoint.prompt_param()));
+                return verdict.map_err(|refusal| match shared.app.handle.state() {
+                    // It began to drain on the request's way to the ring.
+                    RingState::Draining => ApiError::Draining,
+                    _ => ApiError::refused(refusal, endpoint.prompt_param()),
+                });
             }
             Err(_) => {
                 if let Some(refusal) = shared.app.handle.refusal().and_then(ApiError::of_state) {

@@ -161,7 +161,8 @@ fn drafts_move_no_byte() {
 fn a_resumed_stream_s_draft_head_guesses_as_a_fresh_one_s() {
     let text = Text::from_checkpoint(&Checkpoint::open(&tiny()).unwrap()).unwrap();
     let drafters = Drafters { copy: false, mtp: true, reach: Some(2) };
-    let settings = Settings { context: Some(1024), drafters, ..Settings::default() };
+    let settings =
+        Settings { context: Some(1024), drafters, prompt_cache_gib: None, ..Settings::default() };
     let cell = Cell::start(&tiny(), settings, 1).unwrap();
     let mut requests = requests(&text, "greedy")[2..3].to_vec();
     requests[0].max_tokens = 64;
