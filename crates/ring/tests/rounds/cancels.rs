@@ -61,7 +61,7 @@ fn wait_steps(ring: &Ring, steps: usize) {
 }
 
 /// One client leaves. Within the steps that follow, all ranks' tables are equal and without its
-/// stream, and each stage has begun at most one more round of it.
+/// stream, and each stage has begun at most one more round of it since rank 0 heard.
 fn leave(ring: &Ring, reply: Reply, found: &mut Found) {
     let from = ring.histories()[0].lock().unwrap().len();
     let left = Instant::now();
@@ -81,13 +81,17 @@ fn leave(ring: &Ring, reply: Reply, found: &mut Found) {
     };
     wait_steps(ring, at + 1);
     found.running += 1;
+    // Rank 0 hears clients between its steps, and may have to wait for a core before.
+    let heard = head.lock().unwrap()[..=at].iter().map(|step| step.began).find(|t| *t > left);
+    let heard = heard.unwrap_or(left);
     let mut tables = BTreeSet::new();
     for (rank, history) in ring.histories().iter().enumerate() {
         let steps = history.lock().unwrap();
         let table = &steps[at].table;
         assert!(!table.contains(&format!("{id:?}")), "rank {rank}: {id:?} in {table}");
         tables.insert(table.clone());
-        let after = steps[..=at].iter().filter(|step| step.began > left);
+        let since = if rank == 0 { left } else { heard };
+        let after = steps[..=at].iter().filter(|step| step.began > since);
         let of = |step: &Step| step.rows.iter().find(|row| row.id == id && !row.skipped).cloned();
         let rows: Vec<u32> = after.filter_map(of).map(|row| row.rows).filter(|&n| n > 0).collect();
         found.rounds = found.rounds.max(rows.len());
