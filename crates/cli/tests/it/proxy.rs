@@ -359,8 +359,11 @@ async fn take(
             return Ok(());
         }
         let piece = &mut buffer[..bytes];
-        if let Some(flip) = weather.borrow().flip.filter(|f| (at..at + bytes as u64).contains(f)) {
+        let flip = weather.borrow().flip.filter(|f| (at..at + bytes as u64).contains(f));
+        if let Some(flip) = flip {
             piece[(flip - at) as usize] ^= 1;
+            // Once: later connections pass the same offset.
+            lane.weather.send_modify(|weather| weather.flip = None);
             *lane.flipped.lock().unwrap() = Some(std::time::Instant::now());
         }
         at += bytes as u64;
