@@ -25,11 +25,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let model = Model::open(&source::resolve(&args.shared.model)?, args.shared.settings(1))?;
     let nodes = nodes(args, &model)?;
     let links = links(&args.link, &nodes)?;
-    let named = |name: &String| {
-        let known = || nodes.iter().map(|n| &*n.name).collect::<Vec<_>>().join(", ");
-        let found = nodes.iter().position(|node| node.name == *name);
-        found.with_context(|| format!("no node is called {name:?}; there are {}", known()))
-    };
+    let named = |name: &String| placement::named(&nodes, name);
     let context = model.shapes.context_max;
     let ask = Ask {
         objective: args.objective.into(),
@@ -38,8 +34,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         prompt: args.prompt.min(context.saturating_sub(1)).max(1),
         chunk_rows: model.shapes.chunk_rows_max,
         head: args.head.as_ref().map(named).transpose()?,
-        pinned: args.pin.iter().map(named).collect::<Result<_>>()?,
-        excluded: args.exclude.iter().map(named).collect::<Result<_>>()?,
+        pinned: args.pin.iter().map(named).collect::<Result<_, _>>()?,
+        excluded: args.exclude.iter().map(named).collect::<Result<_, _>>()?,
         groups: args.groups,
     };
     let shape = shape(&model)?;
@@ -106,10 +102,7 @@ fn links(texts: &[String], nodes: &[Node]) -> Result<Links> {
     for text in pairs {
         let (names, link) = text.split_once('=').context("a pair")?;
         let (a, b) = names.split_once(':').with_context(|| format!("--link {text}: a:b=..."))?;
-        let find = |name: &str| {
-            let found = nodes.iter().position(|node| node.name == name);
-            found.with_context(|| format!("--link {text}: no node is called {name:?}"))
-        };
+        let find = |name| placement::named(nodes, name).with_context(|| format!("--link {text}"));
         let (a, b, link) = (find(a)?, find(b)?, parse_link(link)?);
         (links[a][b], links[b][a]) = (Some(link), Some(link));
     }

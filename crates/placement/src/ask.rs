@@ -69,7 +69,7 @@ impl Ask {
 ///
 /// # Errors
 /// `UnknownNode`.
-pub(crate) fn named(nodes: &[Node], name: &str) -> Result<usize, PlacementError> {
+pub fn named(nodes: &[Node], name: &str) -> Result<usize, PlacementError> {
     nodes.iter().position(|node| node.name == name).ok_or_else(|| PlacementError::UnknownNode {
         name: name.to_owned(),
         known: nodes.iter().map(|node| &*node.name).collect::<Vec<_>>().join(", "),

@@ -18,7 +18,7 @@ mod problem;
 mod refusal;
 mod table;
 
-pub use ask::{Ask, Objective};
+pub use ask::{Ask, Objective, named};
 pub use choose::{Choice, choose};
 pub use error::PlacementError;
 pub use link::{Link, Links, Path};
