@@ -17,8 +17,10 @@ use arith::base::SLICE_VALUES;
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise::Activations;
-use crate::unpacked_avx512::{BLOCK_SCALES, BYTES, FLOATS, PAIR, STEP_BYTES, TWINS, Unpacked};
-use crate::vector_avx512::{NODES, dot_pairs_twice, store};
+use crate::unpacked_avx512::{
+    Ahead, BLOCK_SCALES, BYTES, FLOATS, PAIR, STEP_BYTES, TWINS, Unpacked,
+};
+use crate::vector_avx512::{NODES, dot_pairs_rows, store};
 use crate::walk::by_rows;
 
 /// Rows of a tile, at most.
@@ -43,28 +45,49 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// Replaces the group's sums for a row and two panels by what `add` makes of them.
+    /// The group's sums of R rows before this slice.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    pub(crate) fn put(
-        self,
-        nodes: &mut Nodes,
-        (p, r): (usize, usize),
-        add: impl FnOnce(__m512) -> __m512,
-    ) {
-        let before = if self.first { _mm512_setzero_ps() } else { nodes[self.held][p][r] };
-        let mut sum = add(before);
-        for sister in nodes[self.held - self.joins..self.held].iter().rev() {
-            sum = _mm512_add_ps(sister[p][r], sum);
+    pub(crate) fn before<const R: usize>(self, nodes: &Nodes) -> [[__m512; R]; TWINS] {
+        let mut sums = [[_mm512_setzero_ps(); R]; TWINS];
+        if !self.first {
+            let before = &nodes[self.held];
+            for p in 0..TWINS {
+                for r in 0..R {
+                    sums[p][r] = before[p][r];
+                }
+            }
         }
-        nodes[self.held - self.joins][p][r] = sum;
+        sums
+    }
+
+    /// Keeps the group's sums with this slice, joined with those that take it.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    pub(crate) fn keep<const R: usize>(self, nodes: &mut Nodes, mut sums: [[__m512; R]; TWINS]) {
+        for sister in nodes[self.held - self.joins..self.held].iter().rev() {
+            for p in 0..TWINS {
+                for r in 0..R {
+                    sums[p][r] = _mm512_add_ps(sister[p][r], sums[p][r]);
+                }
+            }
+        }
+        let to = &mut nodes[self.held - self.joins];
+        for p in 0..TWINS {
+            for r in 0..R {
+                to[p][r] = sums[p][r];
+            }
+        }
     }
 }
 
 /// Some rows as an arithmetic multiplies them with unpacked weights.
 pub(crate) trait Tiles: Copy {
-    /// Values of a lane of the weights.
-    const VALUES: usize;
+    /// Unpacks slice `slice` of at most [`PANELS`](crate::unpacked_avx512::PANELS) `panels`.
+    ///
+    /// # Safety
+    /// The CPU has the features.
+    unsafe fn unpack(self, to: &mut Unpacked, linear: &Linear, panels: Range<usize>, slice: usize);
 
     /// Adds a slice of R rows from `row` on to the sums of its group.
     ///
@@ -100,6 +123,8 @@ pub(crate) unsafe fn gemm<T: Tiles>(
     out: &Outputs<'_>,
 ) {
     let zero = [[_mm512_setzero_ps(); TILE_ROWS]; TWINS];
+    let slices = linear.cols.div_ceil(SLICE_VALUES);
+    let place = Place::new(linear, panels.clone(), out);
     SCRATCH.with_borrow_mut(|scratch| {
         let Scratch { unpacked, tiles } = &mut **scratch;
         let count = rows.len().div_ceil(TILE_ROWS);
@@ -109,49 +134,82 @@ pub(crate) unsafe fn gemm<T: Tiles>(
         for step in linear.steps.iter() {
             for slice in step.slices.clone() {
                 // SAFETY: passed on.
-                unsafe { unpacked.fill(T::VALUES, linear, panels.clone(), slice) };
+                unsafe { x.unpack(unpacked, linear, panels.clone(), slice) };
                 let last = slice + 1 == step.slices.end;
                 let joins = if last { step.joins } else { 0 };
                 let at = At { slice, first: slice == step.slices.start, held, joins };
-                let mut each = tiles.iter_mut();
+                let whole = slice + 1 == slices;
+                let ahead = Ahead::of(linear, panels.clone(), slice + 1, count);
+                let mut each = tiles.iter_mut().enumerate();
                 // SAFETY: passed on; there are as many tiles.
                 by_rows!(rows.clone(), [1 2 3 4 5 6], |row, R| unsafe {
-                    let nodes = each.next().expect("a tile's rows have their sums");
+                    let (tile, nodes) = each.next().expect("a tile's rows have their sums");
+                    ahead.ask(tile);
+                    if whole {
+                        (row..row + R).for_each(|row| place.ask(row));
+                    }
                     x.add::<R>(unpacked, at, row, nodes);
+                    if whole {
+                        let [sums, ..]: &Nodes = nodes;
+                        (0..R).for_each(|r| place.put(sums, (row + r, r), x.spoilt(row + r)));
+                    }
                 });
             }
             held = held + 1 - step.joins;
         }
-        let mut each = tiles.iter();
-        by_rows!(rows.clone(), [1 2 3 4 5 6], |row, R| {
-            let [sums, ..]: &Nodes = each.next().expect("a tile's rows have their sums");
-            for r in 0..R {
-                // SAFETY: passed on.
-                unsafe { put(linear, panels.clone(), sums, (row + r, r), x.spoilt(row + r), out) };
-            }
-        });
     });
 }
 
-/// Writes the whole sums of row `r` of a tile, row `row` of the outputs.
-///
-/// # Safety
-/// As [`gemm`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn put(
-    linear: &Linear,
-    panels: Range<usize>,
-    sums: &Sums,
-    (row, r): (usize, usize),
-    spoilt: bool,
-    out: &Outputs<'_>,
-) {
-    for (p, sums) in sums.iter().enumerate() {
-        let first = panels.start + 2 * p;
-        let lanes = (first..panels.end.min(first + 2)).map(|i| linear.lanes(i)).sum();
-        if lanes > 0 {
-            // SAFETY: the caller's promise.
-            store(sums[r], linear.end(spoilt), unsafe { out.panel(row, first, lanes) });
+/// Where the outputs of a job go.
+struct Place<'a> {
+    linear: &'a Linear,
+    out: &'a Outputs<'a>,
+    /// The first panel, and outputs of each pair.
+    panel: usize,
+    lanes: [usize; TWINS],
+}
+
+impl<'a> Place<'a> {
+    fn new(linear: &'a Linear, panels: Range<usize>, out: &'a Outputs<'a>) -> Self {
+        let lanes = std::array::from_fn(|p| {
+            let first = panels.start + 2 * p;
+            (first..panels.end.min(first + 2)).map(|i| linear.lanes(i)).sum()
+        });
+        Self { linear, out, panel: panels.start, lanes }
+    }
+
+    /// Asks for the lines of `row`'s outputs: they are wanted, to write to, a tile later.
+    ///
+    /// # Safety
+    /// As [`Outputs::panel`].
+    unsafe fn ask(&self, row: usize) {
+        let lanes = self.lanes.iter().sum();
+        // SAFETY: the caller's promise; the prefetch reads and writes nothing.
+        unsafe {
+            let to = self.out.panel(row, self.panel, lanes);
+            for at in (0..lanes).step_by(FLOATS) {
+                std::arch::asm!(
+                    "prefetchw [{at}]",
+                    at = in(reg) to.as_ptr().add(at),
+                    options(nostack, readonly, preserves_flags)
+                );
+            }
+        }
+    }
+
+    /// Writes the whole sums of row `r` of a tile, row `row` of the outputs.
+    ///
+    /// # Safety
+    /// As [`Outputs::panel`], on a CPU that has the features.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn put(&self, sums: &Sums, (row, r): (usize, usize), spoilt: bool) {
+        let end = self.linear.end(spoilt);
+        for (p, sums) in sums.iter().enumerate() {
+            if self.lanes[p] > 0 {
+                // SAFETY: the caller's promise.
+                let out = unsafe { self.out.panel(row, self.panel + 2 * p, self.lanes[p]) };
+                store(sums[r], end, out);
+            }
         }
     }
 }
@@ -186,7 +244,11 @@ pub(crate) unsafe fn gemm_a16_blocks_avx512(
 struct Pairs<'a, const BLOCK: usize, const OFFSETS: bool>(&'a Activations);
 
 impl<const BLOCK: usize, const OFFSETS: bool> Tiles for Pairs<'_, BLOCK, OFFSETS> {
-    const VALUES: usize = PAIR;
+    #[inline]
+    unsafe fn unpack(self, to: &mut Unpacked, linear: &Linear, panels: Range<usize>, slice: usize) {
+        // SAFETY: passed on.
+        unsafe { to.fill::<PAIR>(linear, panels, slice) };
+    }
 
     #[inline(never)]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
@@ -219,12 +281,14 @@ impl<const BLOCK: usize, const OFFSETS: bool> Tiles for Pairs<'_, BLOCK, OFFSETS
                 scale::<OFFSETS, R>(unpacked, at, &dots, (sums, stride), &mut acc);
             }
         }
+        let mut sums = place.before::<R>(nodes);
         for r in 0..R {
             let d = _mm512_set1_ps(d[r * slices + place.slice]);
             for p in 0..TWINS {
-                place.put(nodes, (p, r), |sum| _mm512_fmadd_ps(acc[p][r], d, sum));
+                sums[p][r] = _mm512_fmadd_ps(acc[p][r], d, sums[p][r]);
             }
         }
+        place.keep(nodes, sums);
     }
 
     fn spoilt(self, row: usize) -> bool {
@@ -248,12 +312,8 @@ unsafe fn dots<const BLOCK: usize, const R: usize>(
     unsafe {
         for s in 0..BLOCK / PAIR {
             let at = codes.add(s * STEP_BYTES);
-            let w0 = _mm512_loadu_si512(at.cast());
-            let w1 = _mm512_loadu_si512(at.add(BYTES).cast());
-            for r in 0..R {
-                let x = q.add(r * cols + PAIR * s);
-                (dots[0][r], dots[1][r]) = dot_pairs_twice(dots[0][r], dots[1][r], w0, w1, x);
-            }
+            let w = [_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(BYTES).cast())];
+            dot_pairs_rows(&mut dots, w, q.add(PAIR * s), cols);
         }
     }
     dots

@@ -16,6 +16,7 @@ use crate::layout::{Layout, strip_values};
 use crate::pack::Linear;
 use crate::project::{Inputs, Outputs};
 use crate::quantise_a8::ActivationsA8;
+use crate::vector_avx512::everywhere;
 
 /// [`gemv`] in arith 2.
 ///
@@ -96,8 +97,10 @@ impl Few for &ActivationsA8 {
                     let sum = r * (x.cols / piece) + from / piece;
                     let mut dot = dots[r];
                     if layout.zero != 0 {
-                        let s = (*x.i32.add(sum)).wrapping_mul(layout.zero.into());
-                        dot = _mm512_sub_epi32(dot, _mm512_set1_epi32(s));
+                        let s = everywhere(x.i32.add(sum));
+                        let excess =
+                            _mm512_sll_epi32(s, _mm_cvtsi32_si128(layout.zero.ilog2() as i32));
+                        dot = _mm512_sub_epi32(dot, excess);
                     }
                     let dot = _mm512_cvtepi32_ps(dot);
                     acc[r] = _mm512_fmadd_ps(dot, _mm512_mul_ps(a, d), acc[r]);
@@ -144,18 +147,24 @@ unsafe fn dots<const BITS: usize, const KIND: usize, const R: usize>(
 ) -> [__m512i; R] {
     let (width, fields) = const { (strip_values(BITS), strip_values(BITS) / 4) };
     let mut dots = [_mm512_setzero_si512(); R];
+    let mut odd = dots;
     for strip in 0..values / width {
         for i in 0..fields {
+            // One row alone has two sums, so that an addition need not wait for the one before.
+            let sums = if i % 2 == 1 && R == 1 { &mut odd } else { &mut dots };
             // SAFETY: four values of the strip and of each row.
             unsafe {
                 let w = joined::<BITS>(codes.add(strip * width * BITS), i);
                 for r in 0..R {
                     let x = q.add(r * stride + strip * width + 4 * i).cast::<i32>();
                     let x = _mm512_set1_epi32(x.read_unaligned());
-                    dots[r] = _mm512_dpbusd_epi32(dots[r], w, x);
+                    sums[r] = _mm512_dpbusd_epi32(sums[r], w, x);
                 }
             }
         }
+    }
+    if R == 1 {
+        dots[0] = _mm512_add_epi32(dots[0], odd[0]);
     }
     dots
 }

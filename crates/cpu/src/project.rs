@@ -77,6 +77,15 @@ impl Kind {
     }
 }
 
+/// Whether kernels of arith 2 take the rows' integers with a bias.
+fn multiplies_biased(level: Level, linear: &Linear, rows: usize) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Kind::of(level, linear, rows) == Kind::Gemm && !linear.layout().offsets,
+        _ => false,
+    }
+}
+
 /// Where a kernel writes: rows of a matrix's outputs.
 pub(crate) struct Outputs<'a> {
     pub(crate) cells: Cells<'a, f32>,
@@ -149,8 +158,10 @@ pub(crate) fn project(
                 a16.fill(pool, level, x, rows, blocks.map(|w| w.format.block_values()));
             }
             Arith::Two => {
-                if blocks.count() > 0 {
-                    a8.fill(pool, level, x, rows);
+                let mut blocks = blocks.peekable();
+                if blocks.peek().is_some() {
+                    let biased = blocks.any(|w| multiplies_biased(level, w, rows));
+                    a8.fill(pool, level, x, rows, biased);
                 }
                 if weights.iter().any(|w| w.format.is_float()) {
                     a16.fill(pool, level, x, rows, std::iter::empty());

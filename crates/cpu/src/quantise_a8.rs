@@ -16,6 +16,9 @@ const SHORT: usize = BLOCK_MIN;
 /// Values whose integers change places among themselves.
 pub(crate) const TURN: usize = 8;
 
+/// What makes an integer unsigned.
+pub(crate) const BIAS: u8 = 128;
+
 /// Where value `k` of a block has its integer.
 pub(crate) const fn place(k: usize) -> usize {
     k / TURN * TURN + k % 4 * 2 + k % TURN / 4
@@ -27,6 +30,8 @@ pub(crate) struct ActivationsA8 {
     pub(crate) cols: usize,
     /// `[rows, cols]` integers, each block of 32 in the order of [`place`].
     pub(crate) q: Vec<i8>,
+    /// The same with [`BIAS`] added, where asked for.
+    pub(crate) biased: Vec<u8>,
     /// `[rows, cols / 32]` scales.
     pub(crate) d: Vec<f32>,
     /// Sums of each 16 and of each 32 values.
@@ -38,20 +43,24 @@ pub(crate) struct ActivationsA8 {
 /// One row's share.
 struct Parts<'a> {
     q: &'a mut [i8],
+    /// Empty where nobody asked.
+    biased: &'a mut [u8],
     d: &'a mut [f32],
     /// By length: 16, 32.
     sums: [(&'a mut [i32], &'a mut [f32]); 2],
 }
 
 impl ActivationsA8 {
-    /// Tests and quantises the first `rows` rows of `x`.
-    pub(crate) fn fill(&mut self, pool: &Pool, level: Level, x: &Rows, rows: usize) {
+    /// Tests and quantises the first `rows` rows of `x`, also with a bias where `biased`.
+    pub(crate) fn fill(&mut self, pool: &Pool, level: Level, x: &Rows, rows: usize, biased: bool) {
         let cols = x.width;
         assert!(cols.is_multiple_of(BLOCK_VALUES), "{cols} values in blocks of {BLOCK_VALUES}");
         let blocks = cols / BLOCK_VALUES;
         self.cols = cols;
         grow(&mut self.q, rows * cols);
         grow(&mut self.d, rows * blocks);
+        let biased = if biased { cols } else { 0 };
+        grow(&mut self.biased, rows * biased);
         for (sums, length) in self.sums.iter_mut().zip([SHORT, BLOCK_VALUES]) {
             sums.blocks = cols / length;
             grow(&mut sums.i32, rows * sums.blocks);
@@ -59,6 +68,7 @@ impl ActivationsA8 {
         }
         grow(&mut self.spoilt, rows);
         let (q, d) = (Cells::new(&mut self.q), Cells::new(&mut self.d));
+        let unsigned = Cells::new(&mut self.biased);
         let sums = self
             .sums
             .each_mut()
@@ -69,6 +79,7 @@ impl ActivationsA8 {
             let (parts, spoilt) = unsafe {
                 let parts = Parts {
                     q: q.slice(r * cols, cols),
+                    biased: unsigned.slice(r * biased, biased),
                     d: d.slice(r * blocks, blocks),
                     sums: sums.each_ref().map(|&(blocks, ref i32, ref f32)| {
                         (i32.slice(r * blocks, blocks), f32.slice(r * blocks, blocks))
@@ -171,6 +182,9 @@ mod wide {
             *whole = halves[0] + halves[1];
             *halves_f32 = [halves[0] as f32, halves[1] as f32];
             *whole_f32 = *whole as f32;
+        }
+        for (biased, &q) in parts.biased.iter_mut().zip(&*parts.q) {
+            *biased = q as u8 ^ BIAS;
         }
     }
 

@@ -185,53 +185,172 @@ pub(crate) fn dot_pairs(mut acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
     acc
 }
 
-/// A broadcast of four bytes at `x` and its dots with two vectors, added to their sums. One block
-/// of instructions: left alone, the compiler loads many broadcasts ahead and spills the sums.
-macro_rules! dot_twice {
-    ($(#[$doc:meta])* $name:ident, $dot:literal, $q:ty) => {
+/// The integer at `x` in every lane, by a load: the compiler would rather work on it first in a
+/// register of another kind.
+///
+/// # Safety
+/// It must be readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(crate) unsafe fn everywhere(x: *const i32) -> __m512i {
+    let all: __m512i;
+    // SAFETY: reads four bytes, the caller's promise.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastd {all}, dword ptr [{x}]",
+            all = out(zmm_reg) all,
+            x = in(reg) x,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    all
+}
+
+/// `acc = fma(f32(dot), a * d, acc)` for two vectors, with the `d` at its address in every lane.
+/// One block of instructions: left alone, the compiler loads those of all rows first, and spills.
+///
+/// # Safety
+/// `d` must be readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(crate) unsafe fn scale_twice(
+    [first, second]: [&mut __m512; 2],
+    dots: [__m512i; 2],
+    a: [__m512; 2],
+    d: *const f32,
+) {
+    let (x, y): (__m512, __m512);
+    // SAFETY: reads four bytes, the caller's promise.
+    unsafe {
+        std::arch::asm!(
+            "vbroadcastss {y}, dword ptr [{d}]",
+            "vmulps {x}, {a0}, {y}",
+            "vmulps {y}, {a1}, {y}",
+            "vcvtdq2ps {dot0}, {dot0}",
+            "vcvtdq2ps {dot1}, {dot1}",
+            "vfmadd231ps {first}, {dot0}, {x}",
+            "vfmadd231ps {second}, {dot1}, {y}",
+            x = out(zmm_reg) x,
+            y = out(zmm_reg) y,
+            d = in(reg) d,
+            a0 = in(zmm_reg) a[0],
+            a1 = in(zmm_reg) a[1],
+            dot0 = inout(zmm_reg) dots[0] => _,
+            dot1 = inout(zmm_reg) dots[1] => _,
+            first = inout(zmm_reg) *first,
+            second = inout(zmm_reg) *second,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    let _: (__m512, __m512) = (x, y);
+}
+
+/// Broadcasts of four bytes of up to three rows, and their dots with two vectors each, added to
+/// their sums. One block of instructions: left alone, the compiler loads many broadcasts ahead and
+/// spills the sums, and works out every address by itself.
+macro_rules! some_rows {
+    (
+        $dot:ident, $dots:ident, $w:ident, $from:ident, $step:ident,
+        $(($r:expr, $a:ident, $b:ident, $at:literal)),+
+    ) => {{
+        let q: __m512i;
+        std::arch::asm!(
+            $(
+                concat!("vpbroadcastd {q}, dword ptr [{x}", $at, "]"),
+                $dot!($a, "{w0}"),
+                $dot!($b, "{w1}"),
+            )+
+            // Named wherever no row is a step away, too.
+            "/* {n} */",
+            q = out(zmm_reg) q,
+            x = in(reg) $from,
+            n = in(reg) $step,
+            w0 = in(zmm_reg) $w[0],
+            w1 = in(zmm_reg) $w[1],
+            $(
+                $a = inout(zmm_reg) $dots[0][$r],
+                $b = inout(zmm_reg) $dots[1][$r],
+            )+
+            options(pure, readonly, nostack, preserves_flags)
+        );
+        let _: __m512i = q;
+    }};
+}
+
+macro_rules! dot_rows {
+    ($(#[$doc:meta])* $name:ident, $dot:ident, $q:ty) => {
         $(#[$doc])*
         ///
         /// # Safety
-        /// Four bytes at `x` must be readable.
+        /// Four bytes of each row from `x` on must be readable.
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-        pub(crate) unsafe fn $name(
-            mut first: __m512i,
-            mut second: __m512i,
-            w0: __m512i,
-            w1: __m512i,
+        pub(crate) unsafe fn $name<const R: usize>(
+            dots: &mut [[__m512i; R]; 2],
+            w: [__m512i; 2],
             x: *const $q,
-        ) -> (__m512i, __m512i) {
-            let q: __m512i;
-            // SAFETY: reads four bytes, and the CPU has VNNI.
+            stride: usize,
+        ) {
+            let step = stride * size_of::<$q>();
+            let y = x.wrapping_add(3 * stride);
+            // SAFETY: reads four bytes a row, and the CPU has VNNI.
             unsafe {
-                std::arch::asm!(
-                    "vpbroadcastd {q}, dword ptr [{x}]",
-                    concat!($dot, " {first}, {w0}, {q}"),
-                    concat!($dot, " {second}, {w1}, {q}"),
-                    q = out(zmm_reg) q,
-                    x = in(reg) x,
-                    first = inout(zmm_reg) first,
-                    second = inout(zmm_reg) second,
-                    w0 = in(zmm_reg) w0,
-                    w1 = in(zmm_reg) w1,
-                    options(pure, readonly, nostack, preserves_flags)
-                );
+                match R {
+                    1 => some_rows!($dot, dots, w, x, step, (0, a, b, "")),
+                    2 => some_rows!($dot, dots, w, x, step, (0, a, b, ""), (1, c, d, " + {n}")),
+                    _ => some_rows!($dot, dots, w, x, step,
+                        (0, a, b, ""), (1, c, d, " + {n}"), (2, e, f, " + 2*{n}")),
+                }
+                match R {
+                    ..=3 => {}
+                    4 => some_rows!($dot, dots, w, y, step, (3, a, b, "")),
+                    5 => some_rows!($dot, dots, w, y, step, (3, a, b, ""), (4, c, d, " + {n}")),
+                    6 => some_rows!($dot, dots, w, y, step,
+                        (3, a, b, ""), (4, c, d, " + {n}"), (5, e, f, " + 2*{n}")),
+                    _ => unreachable!("{R} rows"),
+                }
             }
-            let _: __m512i = q;
-            (first, second)
         }
     };
 }
 
-dot_twice! {
-    /// Adds the dots of two vectors of pairs with one pair of 16-bit integers to their sums.
-    dot_pairs_twice, "vpdpwssd", i16
+/// Pairs of 16-bit integers.
+macro_rules! pairs {
+    ($sum:ident, $w:literal) => {
+        concat!("vpdpwssd {", stringify!($sum), "}, ", $w, ", {q}")
+    };
 }
 
-dot_twice! {
-    /// Adds the dots of two vectors of unsigned bytes with four signed ones to their sums.
-    dot_bytes_twice, "vpdpbusd", i8
+/// Unsigned weights, signed rows.
+macro_rules! codes {
+    ($sum:ident, $w:literal) => {
+        concat!("vpdpbusd {", stringify!($sum), "}, ", $w, ", {q}")
+    };
+}
+
+/// Signed weights, unsigned rows.
+macro_rules! biased {
+    ($sum:ident, $w:literal) => {
+        concat!("vpdpbusd {", stringify!($sum), "}, {q}, ", $w)
+    };
+}
+
+dot_rows! {
+    /// Adds the dots of two vectors of pairs with a pair of 16-bit integers to the sums of R rows,
+    /// at most six, each `stride` integers after the one before.
+    dot_pairs_rows, pairs, i16
+}
+
+dot_rows! {
+    /// Adds the dots of two vectors of unsigned bytes with four signed ones to the sums of R rows,
+    /// at most six, each `stride` integers after the one before.
+    dot_codes_rows, codes, u8
+}
+
+dot_rows! {
+    /// Adds the dots of two vectors of signed bytes with four unsigned ones to the sums of R rows,
+    /// at most six, each `stride` integers after the one before.
+    dot_biased_rows, biased, u8
 }
 
 #[cfg(test)]
