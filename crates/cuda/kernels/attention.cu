@@ -35,6 +35,7 @@ struct Attend {
     float *out;
     float *parts;
     const int *rows;
+    const int *clean;
     int heads;
     int chunks;
     float scale;

@@ -184,6 +184,8 @@ struct DeltaFew {
     Gates gates;
     Delta delta;
     float scale;
+    // Whether nothing that still runs writes states or tails.
+    int settled;
 };
 
 #define OWN (HEAD / 4)
@@ -191,7 +193,7 @@ struct DeltaFew {
 #define FEW 8
 
 extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew p) {
-    BEGIN;
+    COME;
     // Of each row: query, key, value; query and key by the lanes of a column; beta and decay.
     __shared__ float mixed[FEW][3 * HEAD];
     __shared__ __align__(16) float normed[FEW][2][4][OWN + 4];
@@ -203,22 +205,46 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
     Walk walk = q.walks[blockIdx.y];
     int rep = q.values / q.keys, kh = q.tiled ? h % q.keys : h / rep, rows = walk.end - walk.first;
     bool owner = q.tiled ? h < q.keys : h % rep == 0;
+    // The channel that a thread convolves; the last warps' threads have a row's gates each.
+    int which = threadIdx.x / HEAD, in_head = threadIdx.x % HEAD;
+    int channel = which == 2 ? (2 * q.keys + h) * HEAD : (which * q.keys + kh) * HEAD;
+    channel += in_head;
+    // What was there before this round comes while others still run.
+    if (!p.settled) WAIT;
     u64 places = (u64)HEAD * HEAD;
     const float *before = q.s + ((u64)walk.from * q.values + h) * places;
     float s[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++)
         s[i] = walk.from >= 0 ? before[(4 * i + lane) * HEAD + column] : 0.0f;
-    // The channel that a thread convolves; the last warps' threads have a row's gates each.
-    int which = threadIdx.x / HEAD, in_head = threadIdx.x % HEAD;
-    int channel = which == 2 ? (2 * q.keys + h) * HEAD : (which * q.keys + kh) * HEAD;
-    channel += in_head;
+    // Taps and the rows that they see, the row at hand last.
+    float taps[TAPS_MAX], seen[TAPS_MAX];
+#pragma unroll
+    for (int i = 0; i < TAPS_MAX; i++) {
+        int j = i - (TAPS_MAX - conv.count);
+        bool tap = which < 3 && j >= 0, tail = tap && j > 0 && walk.from >= 0;
+        u64 at = (u64)walk.from * (conv.count - 1) + j - 1;
+        taps[i] = tap ? conv.taps[j * conv.channels + channel] : 0.0f;
+        seen[i] = tail ? conv.tails[at * conv.channels + channel] : 0.0f;
+    }
+    WAIT;
     if (which < 3) {
-        for (int r = 0; r < rows; r++) {
-            int row = walk.first + r;
-            float mine = flushed(silu_f32(convolved(conv, walk, row, channel)));
+        float own[FEW];
+#pragma unroll
+        for (int r = 0; r < FEW; r++)
+            own[r] = r < rows ? conv.x[(u64)(walk.first + r) * conv.channels + channel] : 0.0f;
+#pragma unroll
+        for (int r = 0; r < FEW; r++) {
+            if (r >= rows) break;
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < TAPS_MAX; i++) {
+                seen[i] = i + 1 < TAPS_MAX ? seen[i + 1] : own[r];
+                if (i >= TAPS_MAX - conv.count) sum = __fmaf_rn(taps[i], seen[i], sum);
+            }
+            float mine = flushed(silu_f32(sum));
             mixed[r][threadIdx.x] = mine;
-            if (which == 2) conv.out[(u64)row * conv.channels + channel] = mine;
+            if (which == 2) conv.out[(u64)(walk.first + r) * conv.channels + channel] = mine;
         }
     } else if (in_head < rows) {
         u64 row = walk.first + in_head, at = row * q.values + h;

@@ -1,156 +1,213 @@
 // Linear layers over one row, for hot forms: each of the four pairs of columns of a product has the
 // row's planes for one block of every four, so a lane ends up with the dots of its own block alone.
+//
+// As many blocks as the card holds at once go on from one tile of outputs to the next. A warp has
+// one group of K: its weights come through a ring of its own, which never empties between tiles,
+// and the row stays in shared memory. Before the row is there a ring fills slice by slice: what the
+// small kernels before read would wait behind all that is asked for at once.
 
 #define WARPS 8
 
 // Slices that a warp has on their way.
 #define RING 3
 
-// What a lane needs of a slice besides the weights.
-template <int SETS> struct Side {
-    uint2 q[2];
-    float sums[SETS * 4];
-    float d;
+// A slice of the row: both planes of each 64 values, sums of its blocks, its scale.
+template <int LOG> struct RowSlice {
+    uint4 q[32];
+    float sums[256 >> LOG];
+    float d[4];
 };
 
+// Of one slice on its way: codes, scales, units.
+template <int KIND, int LOG> struct Place {
+    static const int CODES = 128, SCALES = sizeof(Slice<KIND, LOG>) / 16 - CODES,
+                     UNITS = KIND == KIND_K ? 4 : 0, ALL = CODES + SCALES + UNITS;
+};
+
+// What a warp fetches next.
+struct Fetch {
+    const uint4 *codes, *scales, *units;
+    int tile, left;
+};
+
+__device__ __forceinline__ int matrix_of(const Project &p, int tile) {
+    int i = 0;
+    while (i + 1 < p.count && tile >= p.matrices[i + 1].tile) i++;
+    return i;
+}
+
 template <int KIND, int LOG>
-__device__ __forceinline__ void one_row(const Project &p, const Matrix &m, int ntile,
-                                        float *parts) {
-    extern __shared__ __align__(16) u8 memory[];
-    // Sets of four blocks in a slice.
-    const int SETS = 64 >> LOG, SCALES = sizeof(Slice<KIND, LOG>().scales) / 16;
-    int group = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int slices = m.slices, first = group_start(group, slices), end = group_start(group + 1, slices);
-    Slice<KIND, LOG> *ring = (Slice<KIND, LOG> *)memory + group * RING;
-    u64 slice = (u64)ntile * slices + first;
-    const uint4 *codes = (const uint4 *)m.codes + slice * 128 + lane;
-    const uint4 *scales = (const uint4 *)m.scales + slice * SCALES + lane;
-    const uint2 *units = (const uint2 *)m.units + slice * 8 + g;
-    auto fetch = [&](int s, int place) {
-        if (s < end) {
-            Slice<KIND, LOG> &to = ring[place];
-#pragma unroll
-            for (int i = 0; i < 4; i++) bring_16(&to.codes[i][lane], codes + i * 32);
-#pragma unroll
-            for (int i = lane; i < SCALES; i += 32)
-                bring_16((uint4 *)to.scales + i, scales + i - lane);
-            codes += 128, scales += SCALES;
-        }
-        asm volatile("cp.async.commit_group;");
-    };
-    // Weights depend on nothing that still runs.
-    for (int i = 0; i < RING; i++) fetch(first + i, i);
-    WAIT;
-    // Column g has plane g % 2 of the block g / 2 of each set; row 0's lanes are the first eight.
-    const uint2 *q = (const uint2 *)p.x.q + (u64)first * 256 + (g % 2 * 4 + t) * 2;
-    const float *sums = sums_of(p.x, LOG) + (u64)first * (SETS * 4) * TILE_ROWS;
-    const float *d = p.x.d + first * TILE_ROWS;
-    Side<SETS> side;
-    auto aside = [&]() {
-        if (LOG == 6) {
-            side.q[0] = q[g / 2 * 64], side.q[1] = q[g / 2 * 64 + 1];
-        } else {
-            for (int set = 0; set < 2; set++) {
-                int block = set * 4 + g / 2;
-                side.q[set] = q[block / 2 * 64 + block % 2];
-            }
-        }
-        for (int i = 0; i < SETS * 4; i++) side.sums[i] = sums[i * TILE_ROWS];
-        side.d = *d;
-        q += 256, sums += SETS * 4 * TILE_ROWS, d += TILE_ROWS;
-    };
-    if (first < end) aside();
-    float total[2] = {0.0f, 0.0f};
-    for (int s = first, place = 0; s < end; s++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1));
-        __syncwarp();
-        const Slice<KIND, LOG> &from = ring[place];
-        Side<SETS> own = side;
-        if (s + 1 < end) aside();
-        uint2 unit;
-        if (KIND == KIND_K) unit = *units, units += 8;
-        float dot[SETS][2];
-#pragma unroll
-        for (int set = 0; set < SETS; set++) {
-            // Columns of other blocks come out too, and are left.
-            int c[4][4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                u32 a[4];
-                uint4 w = from.codes[LOG == 6 ? i : set * 2 + i / 2][lane];
-                if (LOG == 6) {
-                    nibbles(a, w.x, w.y);
-                    product_first(c[i], a, own.q[0].x, own.q[0].y);
-                    nibbles(a, w.z, w.w);
-                    product_32(c[i], a, own.q[1].x, own.q[1].y);
-                } else {
-                    nibbles(a, i % 2 ? w.z : w.x, i % 2 ? w.w : w.y);
-                    product_first(c[i], a, own.q[set].x, own.q[set].y);
-                }
-            }
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int both[2];
-#pragma unroll
-                for (int plane = 0; plane < 2; plane++) {
-                    int at = 2 * h + plane;
-                    both[plane] = t & 2 ? t & 1 ? c[3][at] : c[2][at] : t & 1 ? c[1][at] : c[0][at];
-                }
-                dot[set][h] = (float)(both[0] * 256 + both[1]);
-            }
-        }
-        // Every lane of four takes all dots of its outputs, then the blocks in order.
-        float acc[2] = {0.0f, 0.0f};
-#pragma unroll
-        for (int set = 0; set < SETS; set++) {
-            float both[4][2];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                both[i][0] = __shfl_sync(FULL, dot[set][0], i, 4);
-                both[i][1] = __shfl_sync(FULL, dot[set][1], i, 4);
-            }
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float2 low, high;
-                int block = set * 4 + i;
-                if (KIND == KIND_K) {
-                    // Two blocks of a tile of 64 share eight bytes.
-                    uint2 two = from.scales[block / 2 * 8 + g];
-                    u32 factors = block % 2 ? two.y : two.x;
-                    low = affine_of_unit(factors & 0xffffu, unit.x);
-                    high = affine_of_unit(factors >> 16, unit.y);
-                } else {
-                    uint2 pair = from.scales[block * 8 + g];
-                    low = affine_of(pair.x, KIND), high = affine_of(pair.y, KIND);
-                }
-                float sum = own.sums[block];
-                acc[0] = __fmaf_rn(sum, low.y, __fmaf_rn(both[i][0], low.x, acc[0]));
-                acc[1] = __fmaf_rn(sum, high.y, __fmaf_rn(both[i][1], high.x, acc[1]));
-            }
-        }
-        total[0] = __fmaf_rn(acc[0], own.d, total[0]);
-        total[1] = __fmaf_rn(acc[1], own.d, total[1]);
-        __syncwarp();
-        fetch(s + RING, place);
-        place = place == RING - 1 ? 0 : place + 1;
+__device__ __forceinline__ void fetch(const Project &p, Fetch &f, int tiles, int first, int count,
+                                      uint4 *to) {
+    typedef Place<KIND, LOG> P;
+    int lane = threadIdx.x % 32;
+    if (f.left == 0 && f.tile < tiles) {
+        const Matrix &m = p.matrices[matrix_of(p, f.tile)];
+        u64 slice = (u64)(f.tile - m.tile) * m.slices + first;
+        f.codes = (const uint4 *)m.codes + slice * P::CODES + lane;
+        f.scales = (const uint4 *)m.scales + slice * P::SCALES + lane;
+        f.units = (const uint4 *)m.units + slice * P::UNITS + lane;
+        f.left = count, f.tile += gridDim.x;
     }
-    if (t == 0) parts[group * 16 + g] = total[0], parts[group * 16 + g + 8] = total[1];
-    __syncthreads();
-    int n = ntile * 16 + threadIdx.x;
-    if (threadIdx.x >= 16 || n >= m.n) return;
-    float y = tree(parts + threadIdx.x, 16);
-    m.out[n] = y != y ? SPOILT : y;
+    if (f.left > 0) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) bring_16(to + i * 32 + lane, f.codes + i * 32);
+#pragma unroll
+        for (int i = 0; i < P::SCALES; i += 32)
+            if (i + lane < P::SCALES) bring_16(to + P::CODES + i + lane, f.scales + i);
+        if (lane < P::UNITS) bring_16(to + P::CODES + P::SCALES + lane, f.units);
+        f.codes += P::CODES, f.scales += P::SCALES, f.units += P::UNITS, f.left--;
+    }
+    asm volatile("cp.async.commit_group;");
+}
+
+// The sums of a slice's blocks for outputs g and g + 8, in order.
+template <int KIND, int LOG>
+__device__ __forceinline__ void one_slice(const uint4 *from, const RowSlice<LOG> &row,
+                                          float acc[2]) {
+    typedef Place<KIND, LOG> P;
+    // Sets of four blocks in a slice.
+    const int SETS = 64 >> LOG;
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint2 *scales = (const uint2 *)(from + P::CODES);
+    float dot[SETS][2];
+    uint4 q = LOG == 6 ? row.q[lane] : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int set = 0; set < SETS; set++) {
+        // Columns of other blocks come out too, and are left.
+        int c[4][4];
+        uint2 half = make_uint2(0, 0);
+        // Column g has plane g % 2 of the block g / 2 of each set.
+        if (LOG == 5)
+            half = *((const uint2 *)&row.q[(set * 2 + g / 4) * 8 + g % 2 * 4 + t] + g / 2 % 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            u32 a[4];
+            uint4 w = from[(LOG == 6 ? i : set * 2 + i / 2) * 32 + lane];
+            if (LOG == 6) {
+                nibbles(a, w.x, w.y);
+                product_first(c[i], a, q.x, q.y);
+                nibbles(a, w.z, w.w);
+                product_32(c[i], a, q.z, q.w);
+            } else {
+                nibbles(a, i % 2 ? w.z : w.x, i % 2 ? w.w : w.y);
+                product_first(c[i], a, half.x, half.y);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int both[2];
+#pragma unroll
+            for (int plane = 0; plane < 2; plane++) {
+                int at = 2 * h + plane;
+                both[plane] = t & 2 ? t & 1 ? c[3][at] : c[2][at] : t & 1 ? c[1][at] : c[0][at];
+            }
+            dot[set][h] = (float)(both[0] * 256 + both[1]);
+        }
+    }
+    uint2 unit;
+    if (KIND == KIND_K) unit = ((const uint2 *)(from + P::CODES + P::SCALES))[g];
+    // Every lane of four takes all dots of its outputs, then the blocks in order.
+    acc[0] = acc[1] = 0.0f;
+#pragma unroll
+    for (int set = 0; set < SETS; set++) {
+        float both[4][2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            both[i][0] = __shfl_sync(FULL, dot[set][0], i, 4);
+            both[i][1] = __shfl_sync(FULL, dot[set][1], i, 4);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 low, high;
+            int block = set * 4 + i;
+            if (KIND == KIND_K) {
+                // Two blocks of a tile of 64 share eight bytes.
+                uint2 two = scales[block / 2 * 8 + g];
+                u32 factors = block % 2 ? two.y : two.x;
+                low = affine_of_unit(factors & 0xffffu, unit.x);
+                high = affine_of_unit(factors >> 16, unit.y);
+            } else {
+                uint2 pair = scales[block * 8 + g];
+                low = affine_of(pair.x, KIND), high = affine_of(pair.y, KIND);
+            }
+            float sum = row.sums[block];
+            acc[0] = __fmaf_rn(sum, low.y, __fmaf_rn(both[i][0], low.x, acc[0]));
+            acc[1] = __fmaf_rn(sum, high.y, __fmaf_rn(both[i][1], high.x, acc[1]));
+        }
+    }
+}
+
+// The row to shared memory.
+template <int LOG>
+__device__ __forceinline__ void take_row(const Quantised &x, RowSlice<LOG> *row) {
+    const int BLOCKS = 256 >> LOG;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint4 *q = (const uint4 *)x.q + lane / 8 * 32 + lane % 8;
+    const float *one = lane < BLOCKS ? sums_of(x, LOG) + lane * TILE_ROWS : x.d;
+    int step = lane < BLOCKS ? BLOCKS * TILE_ROWS : TILE_ROWS;
+#pragma unroll 4
+    for (int s = warp; s < x.slices; s += WARPS) {
+        uint4 planes = q[s * 128];
+        float value = one[s * step];
+        row[s].q[lane] = planes;
+        if (lane < BLOCKS) row[s].sums[lane] = value;
+        if (lane == BLOCKS) row[s].d[0] = value;
+    }
 }
 
 template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Project &p) {
-    __shared__ float parts[WARPS * 16];
-    int tile = blockIdx.x, i = 0;
-    while (i + 1 < p.count && tile >= p.matrices[i + 1].tile) i++;
-    one_row<KIND, LOG>(p, p.matrices[i], tile - p.matrices[i].tile, parts);
+    typedef Place<KIND, LOG> P;
+    extern __shared__ __align__(16) u8 memory[];
+    __shared__ float parts[2][WARPS * 16];
+    int group = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const Matrix &last = p.matrices[p.count - 1];
+    int slices = p.x.slices, tiles = last.tile + (last.n + 15) / 16;
+    int first = group_start(group, slices), count = group_start(group + 1, slices) - first;
+    uint4 *ring = (uint4 *)memory + group * (RING * P::ALL);
+    RowSlice<LOG> *row = (RowSlice<LOG> *)((uint4 *)memory + WARPS * RING * P::ALL);
+    Fetch f = {nullptr, nullptr, nullptr, (int)blockIdx.x, 0};
+    // Weights depend on nothing that still runs.
+#pragma unroll 1
+    for (int i = 0; i < RING && count > 0; i++) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("cp.async.wait_group 0;");
+#endif
+        fetch<KIND, LOG>(p, f, tiles, first, count, ring + i * P::ALL);
+    }
+    WAIT;
+    take_row<LOG>(p.x, row);
+    __syncthreads();
+    row += first;
+    int place = 0, side = 0;
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, side ^= 1) {
+        float total[2] = {0.0f, 0.0f};
+#pragma unroll 1
+        for (int s = 0; s < count; s++) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1));
+            __syncwarp();
+            float acc[2];
+            one_slice<KIND, LOG>(ring + place * P::ALL, row[s], acc);
+            total[0] = __fmaf_rn(acc[0], row[s].d[0], total[0]);
+            total[1] = __fmaf_rn(acc[1], row[s].d[0], total[1]);
+            __syncwarp();
+            fetch<KIND, LOG>(p, f, tiles, first, count, ring + place * P::ALL);
+            place = place == RING - 1 ? 0 : place + 1;
+        }
+        float *mine = parts[side];
+        if (t == 0) mine[group * 16 + g] = total[0], mine[group * 16 + g + 8] = total[1];
+        __syncthreads();
+        const Matrix &m = p.matrices[matrix_of(p, tile)];
+        int n = (tile - m.tile) * 16 + threadIdx.x;
+        if (threadIdx.x >= 16 || n >= m.n) continue;
+        float y = tree(mine + threadIdx.x, 16);
+        m.out[n] = y != y ? SPOILT : y;
+    }
 }
 
 #define ONE(name, kind, log)                                                                       \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32) name(const Project p) {               \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, 3) name(const Project p) {            \
         COME;                                                                                      \
         one_all<kind, log>(p);                                                                     \
     }

@@ -11,6 +11,8 @@ struct Tiles {
     // [row, head, tile]: dim values of o, m and l.
     float *parts;
     const int *rows;
+    // Of each row, tiles at the start that no row of this round writes; none if not given.
+    const int *clean;
     int heads;
     int tiles;
     float scale;
@@ -27,7 +29,7 @@ __device__ __forceinline__ void bring(u16 *to, const u16 *from, int values) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) attend_tile(const Tiles p) {
-    BEGIN;
+    COME;
     __shared__ float weights[TILE_KEYS][GROUP];
     const Cache &c = p.cache;
     int dim = c.dim, group = p.heads / c.kv_heads;
@@ -40,7 +42,9 @@ extern "C" __global__ void __launch_bounds__(256) attend_tile(const Tiles p) {
     float *q = (float *)(v + dim * TILE_KEYS);
     u64 page = c.pages[c.tables[row] + tile];
     u64 start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
+    if (!p.clean || tile >= p.clean[row]) WAIT;
     bring(k, (const u16 *)c.k + start, dim * TILE_KEYS);
+    WAIT;
     bring(v, (const u16 *)c.v + start, keys * dim);
     // [dim][GROUP]
     for (int i = threadIdx.x; i < dim * GROUP; i += 256) {
@@ -138,7 +142,9 @@ template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p)
     int most = min(TILE_KEYS, position + window.count - tile * TILE_KEYS);
     if (most <= 0) return;
     u64 page = c.pages[table + tile], start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
+    if (!t.clean || tile >= t.clean[window.first]) WAIT;
     bring(s.tile, (const u16 *)c.k + start, dim * TILE_KEYS);
+    WAIT;
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         int at = warp * OWN + i;
@@ -236,7 +242,7 @@ template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p)
 #define SPAN(own)                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, own < 8 ? 2 : 1)                             \
         attend_span_##own(const Windows p) {                                                       \
-        BEGIN;                                                                                     \
+        COME;                                                                                      \
         attend_span<own>(p);                                                                       \
     }
 

@@ -1,11 +1,12 @@
 //! The paged cache on the card, where rows stand in it, and attention.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arith::attention::{Heads, KvDtype, scale};
 use arith::base::{CHUNK_KEYS, TILE_KEYS};
-use backend::{BackendError, RowMap};
+use backend::{BackendError, RowAt, RowMap};
 
 use crate::device::{Buffer, Device, Params};
 use crate::fuse;
@@ -90,6 +91,7 @@ struct Attend {
     out: u64,
     parts: u64,
     rows: u64,
+    clean: u64,
     heads: i32,
     pieces: i32,
     scale: f32,
@@ -147,6 +149,8 @@ pub(crate) struct Map {
     /// Those that stand alone and those of windows.
     listed: Range<usize>,
     windows: Range<usize>,
+    /// Of each row of a round of few, tiles at its start that the round writes nothing to.
+    clean: Option<usize>,
 }
 
 impl Map {
@@ -160,6 +164,7 @@ impl Map {
             alone: 0..0,
             listed: 0..0,
             windows: 0..0,
+            clean: None,
         })
     }
 
@@ -200,6 +205,10 @@ impl Map {
         for rows in windows {
             words.extend([rows.start as i32, rows.len() as i32, part as i32]);
             part += rows.len();
+        }
+        self.clean = (map.rows.len() <= TILE_ROWS_MAX).then_some(words.len());
+        if self.clean.is_some() {
+            words.extend(clean_tiles(map));
         }
         if words != self.words {
             if words.len() * 4 > self.buffer.bytes() {
@@ -248,6 +257,19 @@ impl Map {
             dim: kv.heads.dim as i32,
         }
     }
+}
+
+/// Of each row, how many tiles come before the first that a row of this round writes to: their keys
+/// may be read while ops of this round still run.
+fn clean_tiles(map: &RowMap) -> impl Iterator<Item = i32> {
+    let page = |row: &RowAt| map.tables[row.table][row.position as usize / TILE_KEYS];
+    let written: HashSet<u32> = map.rows.iter().map(page).collect();
+    let clean: Vec<i32> = map
+        .tables
+        .iter()
+        .map(|table| table.iter().take_while(|page| !written.contains(page)).count() as i32)
+        .collect();
+    map.rows.iter().map(move |row| clean[row.table])
 }
 
 /// Rows at successive positions of a table: long runs in spans, short ones in windows, and the rows
@@ -381,6 +403,7 @@ fn few(
             false => 0,
         },
         rows: if listed { map.word(map.listed.start) } else { 0 },
+        clean: map.clean.map_or(0, |clean| map.word(clean)),
         heads: query as i32,
         pieces: pieces as i32,
         scale: scale(dim),
@@ -426,7 +449,6 @@ fn by_windows(device: &Device, group: usize, windows: usize) -> Option<&'static 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use backend::RowAt;
 
     #[test]
     fn runs_of_one_table_are_spans_or_windows_by_their_length() {

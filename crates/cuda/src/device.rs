@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::BackendError;
@@ -17,6 +18,9 @@ const COMPUTE_MAJOR: c_int = 75;
 const COMPUTE_MINOR: c_int = 76;
 const MULTIPROCESSORS: c_int = 16;
 const DYNAMIC_SHARED: c_int = 8;
+/// Shared memory of a multiprocessor, and what every block takes of it besides its own.
+const MULTIPROCESSOR_SHARED: c_int = 81;
+const BLOCK_SHARED_BYTES: u32 = 1024;
 /// Programmatic stream serialisation.
 const EARLY: u32 = 6;
 const NON_BLOCKING: u32 = 1;
@@ -36,12 +40,16 @@ pub(crate) struct Device {
     kernels: HashMap<&'static str, (Handle, u32)>,
     name: String,
     multiprocessors: u32,
+    /// Bytes of shared memory of each.
+    multiprocessor_shared: u32,
     /// Whether kernels know how to wait for those before them.
     early: bool,
     /// Whether it has the products of compute capability 9.0, which no later one has.
     hopper: bool,
     /// Ops that wait for the one that takes what they give.
     waiting: Mutex<Vec<Op>>,
+    /// Copies and waits so far: what was launched before one is done when what follows it begins.
+    barriers: AtomicU64,
 }
 
 // SAFETY: handles of the driver, which any thread may use once the context is its current one.
@@ -100,6 +108,7 @@ impl Device {
         // SAFETY: a place for a stream.
         call("cuStreamCreate", unsafe { (driver.stream_create)(&mut stream, NON_BLOCKING) })?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
+        let multiprocessor_shared = attribute(MULTIPROCESSOR_SHARED)? as u32;
         let hopper = (major, minor) == (9, 0) && !plain;
         let mut device = Self {
             driver,
@@ -108,9 +117,11 @@ impl Device {
             kernels: HashMap::new(),
             name,
             multiprocessors,
+            multiprocessor_shared,
             early: major >= 9,
             hopper,
             waiting: Mutex::default(),
+            barriers: AtomicU64::new(0),
         };
         let own = if hopper { "a" } else { "" };
         device.load(&cubins(&format!("sm_{major}{minor}{own}"))?)?;
@@ -155,6 +166,11 @@ impl Device {
         self.multiprocessors
     }
 
+    /// Blocks of `shared` bytes of shared memory each that the card holds at once, by that alone.
+    pub(crate) fn held(&self, shared: u32) -> u32 {
+        self.multiprocessors * (self.multiprocessor_shared / (shared + BLOCK_SHARED_BYTES))
+    }
+
     /// Whether the card has the products of compute capability 9.0, which no later one has.
     pub(crate) fn hopper(&self) -> bool {
         self.hopper
@@ -183,6 +199,19 @@ impl Device {
     /// The card's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Counts of copies and waits: a kernel that was launched at another count is done, and so is
+    /// all it wrote, before one that is launched now begins.
+    pub(crate) fn barriers(&self) -> u64 {
+        self.barriers.load(Ordering::Relaxed)
+    }
+
+    /// Launches what waits, before a copy or a wait.
+    fn barrier(&self) {
+        self.flush();
+        self.enter();
+        self.barriers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Makes the context this thread's.
@@ -232,11 +261,22 @@ impl Device {
 
     /// Launches a kernel that takes the place of what waited.
     pub(crate) fn launch_now<P: Params>(&self, name: &str, grid: [u32; 3], block: u32, params: &P) {
+        self.launch_with(name, grid, block, u32::MAX, params);
+    }
+
+    /// As [`Device::launch_now`], with no more than so much shared memory.
+    pub(crate) fn launch_with<P: Params>(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        block: u32,
+        shared: u32,
+        params: &P,
+    ) {
         if grid.contains(&0) {
             return;
         }
-        let (function, shared) =
-            self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
+        let (function, most) = self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
         self.enter();
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // The kernel may come while the one before it still runs: it waits by itself.
@@ -244,7 +284,7 @@ impl Device {
         let config = Config {
             grid,
             block: [block, 1, 1],
-            shared_bytes: *shared,
+            shared_bytes: shared.min(*most),
             stream: self.stream,
             attributes: &early,
             attributes_count: u32::from(self.early),
@@ -264,8 +304,7 @@ impl Device {
 
     /// Waits until all that was launched is done.
     pub(crate) fn wait(&self) {
-        self.flush();
-        self.enter();
+        self.barrier();
         // SAFETY: the device's stream.
         self.must("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(self.stream) });
     }
@@ -373,8 +412,7 @@ impl Buffer {
 
     /// Sets every byte.
     pub(crate) fn fill(&self, byte: u8) {
-        self.device.flush();
-        self.device.enter();
+        self.device.barrier();
         let Self { device, at, bytes } = self;
         // SAFETY: memory of this buffer.
         let code = unsafe { (device.driver.fill)(*at, byte, *bytes, device.stream) };
@@ -394,8 +432,7 @@ impl Buffer {
     pub(crate) fn upload<T: Plain>(&self, at: usize, data: &[T]) {
         let bytes = size_of_val(data);
         assert!(at + bytes <= self.bytes, "{at} + {bytes} of {} bytes", self.bytes);
-        self.device.flush();
-        self.device.enter();
+        self.device.barrier();
         // SAFETY: memory of this buffer, plain data; pageable memory is copied before the call
         // returns.
         self.device.must("cuMemcpyHtoDAsync", unsafe {
@@ -412,8 +449,7 @@ impl Buffer {
     pub(crate) fn download<T: Plain>(&self, at: usize, data: &mut [T]) {
         let bytes = size_of_val(data);
         assert!(at + bytes <= self.bytes, "{at} + {bytes} of {} bytes", self.bytes);
-        self.device.flush();
-        self.device.enter();
+        self.device.barrier();
         // SAFETY: memory of this buffer, plain data; the wait below is before any use of it.
         self.device.must("cuMemcpyDtoHAsync", unsafe {
             (self.device.driver.download)(
@@ -432,8 +468,7 @@ impl Buffer {
         if bytes == 0 {
             return;
         }
-        self.device.flush();
-        self.device.enter();
+        self.device.barrier();
         // SAFETY: memory of both buffers.
         self.device.must("cuMemcpyDtoDAsync", unsafe {
             (self.device.driver.copy)(

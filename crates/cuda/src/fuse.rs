@@ -56,6 +56,8 @@ pub(crate) enum Op {
         conv: Conv,
         unit: Unit,
         walks: usize,
+        /// Whether nothing that may still run writes the state.
+        settled: bool,
     },
     /// What [`delta`] has left to do of a convolution.
     Tail {
@@ -111,7 +113,7 @@ impl Op {
                 let all = (gates.rows * gates.heads) as usize;
                 device.launch_now("gates", blocks(all, 256), 256, gates);
             }
-            Self::Convolve { conv, unit, walks } => {
+            Self::Convolve { conv, unit, walks, .. } => {
                 let [across, ..] = blocks(conv.channels as usize, 256);
                 let down = (unit.rows as usize).div_ceil(CONV_ROWS) as u32;
                 device.launch_now("convolve", [across, down, 1], 256, conv);
@@ -178,6 +180,7 @@ struct DeltaFew {
     gates: Gates,
     delta: Delta,
     scale: f32,
+    settled: i32,
 }
 
 #[repr(C)]
@@ -277,12 +280,14 @@ pub(crate) fn delta(device: &Device, delta: &Delta, whole: bool, scale: f32) -> 
         }
         _ => false,
     });
-    let (gates, conv, walks) = match ops[..] {
-        [Op::Convolve { conv, walks, .. }] => (Gates::default(), conv, walks),
-        [Op::Gates { gates }, Op::Convolve { conv, walks, .. }] => (gates, conv, walks),
+    let (gates, conv, walks, settled) = match ops[..] {
+        [Op::Convolve { conv, walks, settled, .. }] => (Gates::default(), conv, walks, settled),
+        [Op::Gates { gates }, Op::Convolve { conv, walks, settled, .. }] => {
+            (gates, conv, walks, settled)
+        }
         _ => return false,
     };
-    let params = DeltaFew { conv, gates, delta: *delta, scale };
+    let params = DeltaFew { conv, gates, delta: *delta, scale, settled: settled.into() };
     let grid = [delta.values as u32, walks as u32, 1];
     device.launch_now("delta_few", grid, 4 * HEAD as u32, &params);
     device.defer(Op::Tail { conv, walks });

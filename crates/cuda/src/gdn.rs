@@ -23,6 +23,8 @@ pub struct State {
     places: usize,
     s: Buffer,
     tails: Buffer,
+    /// When each was last written to, in the device's barriers.
+    written: [Option<u64>; 2],
 }
 
 impl State {
@@ -37,7 +39,7 @@ impl State {
             Buffer::new(device, &what, places as u128 * values as u128 * 4)
         };
         let (s, tails) = (take(shape.state_values())?, take(shape.tail_values())?);
-        Ok(Self { shape, places, s, tails })
+        Ok(Self { shape, places, s, tails, written: [None; 2] })
     }
 
     pub(crate) fn copy_from(&mut self, from: &Self, place: usize, to: usize) {
@@ -223,7 +225,10 @@ pub(crate) fn convolve(
         scale: query_scale(shape.key_dim),
     };
     let waits = walks.rows <= fuse::ROWS_MAX && by_heads(&shape);
-    run(device, waits, Op::Convolve { conv: params, unit, walks: walks.count });
+    let now = Some(device.barriers());
+    let settled = state.written.iter().all(|&written| written != now);
+    state.written[1] = now;
+    run(device, waits, Op::Convolve { conv: params, unit, walks: walks.count, settled });
 }
 
 /// Whether a block can take a value head whole.
@@ -257,6 +262,7 @@ pub(crate) fn delta(
         value_dim: shape.value_dim as i32,
         tiled: i32::from(shape.order == HeadOrder::Tiled),
     };
+    state.written[0] = Some(device.barriers());
     if fuse::delta(device, &params, walks.whole, query_scale(shape.key_dim)) {
         return;
     }

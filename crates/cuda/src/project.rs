@@ -24,6 +24,13 @@ const FEW_ROWS: usize = 8;
 const FEW_OUTPUTS: usize = 32;
 const GEMM_THREADS: u32 = 512;
 const GEMM_ROWS: usize = 64;
+/// Blocks of a multiprocessor of the kernels of one row, slices of their rings, and bytes of a
+/// slice of the row besides its planes and sums.
+const ONE_BLOCKS: u32 = 3;
+const ONE_RING: usize = 3;
+const ONE_SLICE_BYTES: usize = 2 * SLICE_VALUES + 16;
+/// Shared memory of those blocks that every card has.
+pub(crate) const ONE_SHARED_BYTES: u32 = 99 << 10;
 /// Outputs of a piece and threads of a block of kernels/wide.cu.
 const WIDE_OUTPUTS: usize = 192;
 const WIDE_THREADS: u32 = 384;
@@ -235,16 +242,35 @@ fn launch_wide(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantise
     device.launch(wide, [blocks, 1, 1], WIDE_THREADS, &params);
 }
 
+/// One row: as many blocks as the card holds at once, each with the row in shared memory. A longer
+/// row than there is room for is left to others.
+fn launch_one(device: &Device, name: &str, form: Form, params: &Project, tiles: i32) -> bool {
+    let blocks = SLICE_VALUES >> form.log;
+    let (scales, units) = if form.kind == Kind::K { (256, 64) } else { (64 * blocks, 0) };
+    let ring = 8 * ONE_RING * (2048 + scales + units);
+    let shared = ring + params.x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks);
+    let Some(shared) = u32::try_from(shared).ok().filter(|&bytes| bytes <= ONE_SHARED_BYTES) else {
+        return false;
+    };
+    let held = device.held(shared).min(ONE_BLOCKS * device.multiprocessors());
+    device.flush();
+    device.launch_with(name, [held.min(tiles as u32), 1, 1], 256, shared, params);
+    true
+}
+
 /// One launch over the tiles of some matrices of one form.
 fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, rows: usize) {
     let (params, tiles) = operands(some, x, rows);
-    let known = hot(form).filter(|names| names.iter().all(|name| device.has(name)));
-    match (known, rows) {
-        (Some([one, ..]), 1) => return device.launch(one, [tiles as u32, 1, 1], 256, &params),
-        (Some([_, few, ..]), 2..=FEW_ROWS) => {
+    match (hot(form), rows) {
+        (Some([one, ..]), 1)
+            if device.has(one) && launch_one(device, one, form, &params, tiles) =>
+        {
+            return;
+        }
+        (Some([_, few, ..]), 2..=FEW_ROWS) if device.has(few) => {
             return device.launch(few, [across(some, FEW_OUTPUTS), 1, 1], 256, &params);
         }
-        (Some([.., many, _]), MANY_ROWS..) => {
+        (Some([.., many, _]), MANY_ROWS..) if device.has(many) => {
             let blocks = across(some, GEMM_OUTPUTS) * rows.div_ceil(GEMM_ROWS) as u32;
             return device.launch(many, [blocks, 1, 1], GEMM_THREADS, &params);
         }

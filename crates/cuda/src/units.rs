@@ -1,5 +1,7 @@
 //! Kernel sources: which files make a unit, and which kernels are in it.
 
+use crate::project::ONE_SHARED_BYTES;
+
 /// A file of kernels/.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
@@ -134,7 +136,7 @@ pub const UNITS: [Unit; 12] = [
         name: "one",
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("one")],
         kernels: &["one_nibbles_bf16_64", "one_nibbles_f16_32", "one_nibbles_k_32"],
-        shared: &[55_296, 61_440, 55_296],
+        shared: &[ONE_SHARED_BYTES; 3],
         hot: &["one_nibbles_bf16_64", "one_nibbles_f16_32", "one_nibbles_k_32"],
     },
     Unit {
