@@ -138,7 +138,8 @@ fn runs(unit: &Unit, kernel: &str, arch: &str) -> bool {
         _ => 227 << 10,
     };
     let index = unit.kernels.iter().position(|name| *name == kernel);
-    index.and_then(|index| unit.shared.get(index)).is_none_or(|shared| *shared <= most)
+    unit.yields
+        || index.and_then(|index| unit.shared.get(index)).is_none_or(|shared| *shared <= most)
 }
 
 /// Reads an assembler's log.

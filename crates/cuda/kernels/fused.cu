@@ -14,9 +14,10 @@ struct NormQuantise {
     float inverse;
 };
 
-#define NORM_WARPS 16
+#define NORM_WARPS 32
 #define NORM_WIDTH_MAX 8192
 #define NORM_SLICES (NORM_WIDTH_MAX / SLICE / NORM_WARPS)
+#define NORM_LOADS (NORM_WIDTH_MAX / NORM_WARPS / 128)
 
 __device__ __forceinline__ float4 four_of(const float *from) { return *(const float4 *)from; }
 
@@ -37,14 +38,22 @@ extern "C" __global__ void __launch_bounds__(NORM_WARPS * 32) norm_quantise(cons
     WAIT;
     float *x = p.x + (u64)blockIdx.x * p.width, *out = p.out + (u64)blockIdx.x * p.width;
     const float *y = p.y ? p.y + (u64)blockIdx.x * p.width : nullptr;
+    // All loads before the first store, behind which they could not come.
+    float4 own[NORM_LOADS], other[NORM_LOADS];
+#pragma unroll
+    for (int i = 0; i < NORM_LOADS; i++) {
+        int from = (i * NORM_WARPS * 32 + threadIdx.x) * 4;
+        own[i] = from < p.width ? four_of(x + from) : make_float4(0, 0, 0, 0);
+        other[i] = y && from < p.width ? four_of(y + from) : make_float4(0, 0, 0, 0);
+    }
     bool bad = false;
 #pragma unroll
-    for (int i = 0; i < NORM_WIDTH_MAX / NORM_WARPS / 128; i++) {
+    for (int i = 0; i < NORM_LOADS; i++) {
         int from = (i * NORM_WARPS * 32 + threadIdx.x) * 4;
         if (from >= p.width) break;
-        float4 a = four_of(x + from);
+        float4 a = own[i];
         if (y) {
-            float4 b = four_of(y + from);
+            float4 b = other[i];
             a.x = flushed(__fadd_rn(a.x, b.x)), a.y = flushed(__fadd_rn(a.y, b.y));
             a.z = flushed(__fadd_rn(a.z, b.z)), a.w = flushed(__fadd_rn(a.w, b.w));
             *(float4 *)(x + from) = a;
@@ -55,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(NORM_WARPS * 32) norm_quantise(cons
     bool any = __syncthreads_or(bad);
     if (warp == 0) {
         float sum = 0.0f;
-#pragma unroll 16
+#pragma unroll 32
         for (int i = lane; i < p.width; i += 32) sum = __fmaf_rn(row[i], row[i], sum);
         float mean = __fmaf_rn(folded(sum), p.inverse, p.eps);
         if (lane == 0) factor = __fdiv_rn(1.0f, __fsqrt_rn(mean));
@@ -99,13 +108,21 @@ extern "C" __global__ void __launch_bounds__(128) mul_quantise(const MulQuantise
     int slice = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.y;
     if (slice >= p.to.slices) return;
     float v[2][4];
+    float4 both[2][2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int from = slice * SLICE + h * 128 + lane * 4;
         bool in = from < p.width;
         u64 at = (u64)row * p.width + from;
-        float4 a = in ? four_of(p.x + at) : make_float4(0, 0, 0, 0);
-        float4 b = in ? four_of(p.y + at) : make_float4(0, 0, 0, 0);
+        both[h][0] = in ? four_of(p.x + at) : make_float4(0, 0, 0, 0);
+        both[h][1] = in ? four_of(p.y + at) : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int from = slice * SLICE + h * 128 + lane * 4;
+        bool in = from < p.width;
+        u64 at = (u64)row * p.width + from;
+        float4 a = both[h][0], b = both[h][1];
         float x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -130,9 +147,13 @@ struct GatedQuantise {
 };
 
 extern "C" __global__ void __launch_bounds__(128) gated_quantise(const GatedQuantise p) {
-    BEGIN;
+    COME;
     __shared__ __align__(16) float rows[4][SLICE];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, blocks = (p.to.slices + 3) / 4;
+    float w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) w[i] = p.norm.w[i * 32 + lane];
+    WAIT;
     if (blockIdx.x >= blocks) {
         int c = (blockIdx.x - blocks) * 128 + threadIdx.x;
         if (c < p.tails.channels && blockIdx.y < p.walks) keep_tail(p.tails, blockIdx.y, c);
@@ -141,15 +162,17 @@ extern "C" __global__ void __launch_bounds__(128) gated_quantise(const GatedQuan
     int slice = blockIdx.x * 4 + warp, row = blockIdx.y;
     if (slice >= p.to.slices) return;
     u64 start = (u64)row * p.width + slice * SLICE;
+    float xs[2][4], zs[2][4];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        xs[i / 4][i % 4] = p.norm.x[start + i * 32 + lane];
+        zs[i / 4][i % 4] = p.norm.z[start + i * 32 + lane];
+    }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float x[4], z[4], sum = 0.0f;
+        const float *x = xs[h], *z = zs[h];
+        float sum = 0.0f;
         bool bad = false;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[i] = p.norm.x[start + h * HEAD + i * 32 + lane];
-            z[i] = p.norm.z[start + h * HEAD + i * 32 + lane];
-        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             bad |= spoilt(x[i]);
@@ -160,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(128) gated_quantise(const GatedQuan
         float r = __fdiv_rn(1.0f, __fsqrt_rn(mean));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float y = __fmul_rn(__fmul_rn(x[i], r), p.norm.w[i * 32 + lane]);
+            float y = __fmul_rn(__fmul_rn(x[i], r), w[i]);
             y = bad ? SPOILT : flushed(__fmul_rn(y, silu_f32(z[i])));
             p.norm.x[start + h * HEAD + i * 32 + lane] = y;
             rows[warp][h * HEAD + i * 32 + lane] = y;
@@ -344,8 +367,9 @@ struct HeadsWrite {
 };
 
 extern "C" __global__ void __launch_bounds__(128) heads_write(const HeadsWrite p) {
-    BEGIN;
+    COME;
     __shared__ float heads[4][DIM_MAX];
+    const int LANE = DIM_MAX / 32;
     const Cache &c = p.cache;
     int lane = threadIdx.x % 32, all = p.heads + c.kv_heads, dim = c.dim;
     int at = blockIdx.x * 4 + threadIdx.x / 32, row = at / all, head = at % all;
@@ -355,48 +379,74 @@ extern "C" __global__ void __launch_bounds__(128) heads_write(const HeadsWrite p
     int kv = head - p.heads;
     float *x = keys ? p.k + ((u64)row * c.kv_heads + kv) * dim
                     : p.q + ((u64)row * p.heads + head) * dim;
-    const float *w = keys ? p.k_weights : p.q_weights;
+    const float *weights = keys ? p.k_weights : p.q_weights;
+    int position = c.positions[row], key = position % TILE_KEYS;
+    u64 page = keys ? c.pages[c.tables[row] + position / TILE_KEYS] : 0;
+    // Loads first, of what no other kernel writes before all others.
+    float w[LANE], values[LANE], other[LANE], cos[LANE / 2], sin[LANE / 2];
+#pragma unroll
+    for (int i = 0; i < LANE; i++) {
+        int d = i * 32 + lane;
+        w[i] = weights && d < dim ? weights[d] : 0.0f;
+        if (i >= LANE / 2) continue;
+        cos[i] = d < p.pairs ? p.cos[row * p.pairs + d] : 0.0f;
+        sin[i] = d < p.pairs ? p.sin[row * p.pairs + d] : 0.0f;
+    }
+    WAIT;
+    const float *v = p.v + ((u64)row * c.kv_heads + kv) * dim;
+#pragma unroll
+    for (int i = 0; i < LANE; i++) {
+        int d = i * 32 + lane;
+        values[i] = d < dim ? x[d] : 0.0f;
+        other[i] = keys && d < dim ? v[d] : 0.0f;
+    }
     float sum = 0.0f;
     bool bad = false;
-    for (int i = lane; i < dim; i += 32) {
-        float value = x[i];
-        bad |= spoilt(value);
-        sum = __fmaf_rn(value, value, sum);
-        own[i] = value;
+#pragma unroll
+    for (int i = 0; i < LANE; i++) {
+        if (i * 32 + lane >= dim) break;
+        bad |= spoilt(values[i]);
+        sum = __fmaf_rn(values[i], values[i], sum);
     }
-    if (w) {
+    if (weights) {
         bad = __any_sync(FULL, bad);
         float mean = __fmaf_rn(folded(sum), p.inverse, keys ? p.k_eps : p.q_eps);
         float r = __fdiv_rn(1.0f, __fsqrt_rn(mean));
-        for (int i = lane; i < dim; i += 32) {
-            float y = __fmul_rn(__fmul_rn(own[i], r), w[i]);
-            own[i] = bad ? SPOILT : flushed(y);
+#pragma unroll
+        for (int i = 0; i < LANE; i++) {
+            float y = __fmul_rn(__fmul_rn(values[i], r), w[i]);
+            values[i] = bad ? SPOILT : flushed(y);
         }
     }
+#pragma unroll
+    for (int i = 0; i < LANE; i++) own[i * 32 + lane] = values[i];
     __syncwarp();
-    for (int pair = lane; pair < p.pairs; pair += 32) {
-        float cos = p.cos[row * p.pairs + pair], sin = p.sin[row * p.pairs + pair];
+#pragma unroll
+    for (int i = 0; i < LANE / 2; i++) {
+        int pair = i * 32 + lane;
+        if (pair >= p.pairs) break;
         int first = p.adjacent ? 2 * pair : pair;
         int second = p.adjacent ? first + 1 : pair + p.pairs;
         float a = own[first], b = own[second];
-        own[first] = flushed(__fmaf_rn(a, cos, -__fmul_rn(b, sin)));
-        own[second] = flushed(__fmaf_rn(b, cos, __fmul_rn(a, sin)));
+        own[first] = flushed(__fmaf_rn(a, cos[i], -__fmul_rn(b, sin[i])));
+        own[second] = flushed(__fmaf_rn(b, cos[i], __fmul_rn(a, sin[i])));
     }
     __syncwarp();
-    for (int i = lane; i < dim; i += 32) x[i] = own[i];
-    if (!keys) return;
-    int position = c.positions[row], key = position % TILE_KEYS;
-    u64 page = c.pages[c.tables[row] + position / TILE_KEYS];
     u64 start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
-    const float *v = p.v + ((u64)row * c.kv_heads + kv) * dim;
-    for (int d = lane; d < dim; d += 32) {
+#pragma unroll
+    for (int i = 0; i < LANE; i++) {
+        int d = i * 32 + lane;
+        if (d >= dim) break;
+        float mine = own[d];
+        x[d] = mine;
+        if (!keys) continue;
         u64 kt = start + d * TILE_KEYS + key, vt = start + key * dim + d;
         if (c.half) {
-            ((u16 *)c.k)[kt] = float_to_half(own[d]);
-            ((u16 *)c.v)[vt] = float_to_half(v[d]);
+            ((u16 *)c.k)[kt] = float_to_half(mine);
+            ((u16 *)c.v)[vt] = float_to_half(other[i]);
         } else {
-            ((float *)c.k)[kt] = own[d];
-            ((float *)c.v)[vt] = v[d];
+            ((float *)c.k)[kt] = mine;
+            ((float *)c.v)[vt] = other[i];
         }
     }
 }

@@ -1,12 +1,14 @@
 // Linear layers over one row, for hot forms: each of the four pairs of columns of a product has the
 // row's planes for one block of every four, so a lane ends up with the dots of its own block alone.
 //
-// As many blocks as the card holds at once go on from one tile of outputs to the next. A warp has
-// one group of K: its weights come through a ring of its own, which never empties between tiles,
-// and the row stays in shared memory. Before the row is there a ring fills slice by slice: what the
-// small kernels before read would wait behind all that is asked for at once.
+// A block a multiprocessor goes on from one tile of outputs to the next, or as many tiles at once as
+// its shared memory has room for: a set of eight warps each. A warp has one group of K: its weights
+// come through a ring of its own, which never empties between tiles, and the row stays in shared
+// memory. Before the row is there a ring fills slice by slice: what the small kernels before read
+// would wait behind all that is asked for at once.
 
 #define WARPS 8
+#define SETS_MAX 3
 
 // Slices that a warp has on their way.
 #define RING 3
@@ -37,8 +39,8 @@ __device__ __forceinline__ int matrix_of(const Project &p, int tile) {
 }
 
 template <int KIND, int LOG>
-__device__ __forceinline__ void fetch(const Project &p, Fetch &f, int tiles, int first, int count,
-                                      uint4 *to) {
+__device__ __forceinline__ void fetch(const Project &p, Fetch &f, int tiles, int step, int first,
+                                      int count, uint4 *to) {
     typedef Place<KIND, LOG> P;
     int lane = threadIdx.x % 32;
     if (f.left == 0 && f.tile < tiles) {
@@ -47,7 +49,7 @@ __device__ __forceinline__ void fetch(const Project &p, Fetch &f, int tiles, int
         f.codes = (const uint4 *)m.codes + slice * P::CODES + lane;
         f.scales = (const uint4 *)m.scales + slice * P::SCALES + lane;
         f.units = (const uint4 *)m.units + slice * P::UNITS + lane;
-        f.left = count, f.tile += gridDim.x;
+        f.left = count, f.tile += step;
     }
     if (f.left > 0) {
 #pragma unroll
@@ -142,12 +144,12 @@ __device__ __forceinline__ void one_slice(const uint4 *from, const RowSlice<LOG>
 template <int LOG>
 __device__ __forceinline__ void take_row(const Quantised &x, RowSlice<LOG> *row) {
     const int BLOCKS = 256 >> LOG;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
     const uint4 *q = (const uint4 *)x.q + lane / 8 * 32 + lane % 8;
     const float *one = lane < BLOCKS ? sums_of(x, LOG) + lane * TILE_ROWS : x.d;
     int step = lane < BLOCKS ? BLOCKS * TILE_ROWS : TILE_ROWS;
 #pragma unroll 4
-    for (int s = warp; s < x.slices; s += WARPS) {
+    for (int s = warp; s < x.slices; s += warps) {
         uint4 planes = q[s * 128];
         float value = one[s * step];
         row[s].q[lane] = planes;
@@ -159,21 +161,23 @@ __device__ __forceinline__ void take_row(const Quantised &x, RowSlice<LOG> *row)
 template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Project &p) {
     typedef Place<KIND, LOG> P;
     extern __shared__ __align__(16) u8 memory[];
-    __shared__ float parts[2][WARPS * 16];
-    int group = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    __shared__ float parts[SETS_MAX][2][WARPS * 16];
+    int warp = threadIdx.x / 32, set = warp / WARPS, group = warp % WARPS;
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, in_set = threadIdx.x % (WARPS * 32);
     const Matrix &last = p.matrices[p.count - 1];
     int slices = p.x.slices, tiles = last.tile + (last.n + 15) / 16;
     int first = group_start(group, slices), count = group_start(group + 1, slices) - first;
-    uint4 *ring = (uint4 *)memory + group * (RING * P::ALL);
-    RowSlice<LOG> *row = (RowSlice<LOG> *)((uint4 *)memory + WARPS * RING * P::ALL);
-    Fetch f = {nullptr, nullptr, nullptr, (int)blockIdx.x, 0};
+    int start = set * gridDim.x + blockIdx.x, step = blockDim.x / (WARPS * 32) * gridDim.x;
+    uint4 *ring = (uint4 *)memory + warp * (RING * P::ALL);
+    RowSlice<LOG> *row = (RowSlice<LOG> *)((uint4 *)memory + blockDim.x / 32 * RING * P::ALL);
+    Fetch f = {nullptr, nullptr, nullptr, start, 0};
     // Weights depend on nothing that still runs.
 #pragma unroll 1
     for (int i = 0; i < RING && count > 0; i++) {
 #if __CUDA_ARCH__ >= 900
         asm volatile("cp.async.wait_group 0;");
 #endif
-        fetch<KIND, LOG>(p, f, tiles, first, count, ring + i * P::ALL);
+        fetch<KIND, LOG>(p, f, tiles, step, first, count, ring + i * P::ALL);
     }
     WAIT;
     take_row<LOG>(p.x, row);
@@ -181,7 +185,7 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Proje
     row += first;
     int place = 0, side = 0;
 #pragma unroll 1
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, side ^= 1) {
+    for (int tile = start; tile < tiles; tile += step, side ^= 1) {
         float total[2] = {0.0f, 0.0f};
 #pragma unroll 1
         for (int s = 0; s < count; s++) {
@@ -192,22 +196,22 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Proje
             total[0] = __fmaf_rn(acc[0], row[s].d[0], total[0]);
             total[1] = __fmaf_rn(acc[1], row[s].d[0], total[1]);
             __syncwarp();
-            fetch<KIND, LOG>(p, f, tiles, first, count, ring + place * P::ALL);
+            fetch<KIND, LOG>(p, f, tiles, step, first, count, ring + place * P::ALL);
             place = place == RING - 1 ? 0 : place + 1;
         }
-        float *mine = parts[side];
+        float *mine = parts[set][side];
         if (t == 0) mine[group * 16 + g] = total[0], mine[group * 16 + g + 8] = total[1];
-        __syncthreads();
+        asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "n"(WARPS * 32) : "memory");
         const Matrix &m = p.matrices[matrix_of(p, tile)];
-        int n = (tile - m.tile) * 16 + threadIdx.x;
-        if (threadIdx.x >= 16 || n >= m.n) continue;
-        float y = tree(mine + threadIdx.x, 16);
+        int n = (tile - m.tile) * 16 + in_set;
+        if (in_set >= 16 || n >= m.n) continue;
+        float y = tree(mine + in_set, 16);
         m.out[n] = y != y ? SPOILT : y;
     }
 }
 
 #define ONE(name, kind, log)                                                                       \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 3) name(const Project p) {            \
+    extern "C" __global__ void __launch_bounds__(SETS_MAX *WARPS * 32, 1) name(const Project p) {  \
         COME;                                                                                      \
         one_all<kind, log>(p);                                                                     \
     }

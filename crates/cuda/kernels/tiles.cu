@@ -42,10 +42,13 @@ extern "C" __global__ void __launch_bounds__(256) attend_tile(const Tiles p) {
     float *q = (float *)(v + dim * TILE_KEYS);
     u64 page = c.pages[c.tables[row] + tile];
     u64 start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
-    if (!p.clean || tile >= p.clean[row]) WAIT;
+    bool clean = p.clean && tile < p.clean[row];
+    if (!clean) WAIT;
     bring(k, (const u16 *)c.k + start, dim * TILE_KEYS);
-    WAIT;
+    // One after the other: the kernels before read too.
+    if (clean) asm volatile("cp.async.wait_group 0;");
     bring(v, (const u16 *)c.v + start, keys * dim);
+    WAIT;
     // [dim][GROUP]
     for (int i = threadIdx.x; i < dim * GROUP; i += 256) {
         int h = i / dim, d = i % dim;
@@ -266,6 +269,15 @@ extern "C" __global__ void __launch_bounds__(DIM_MAX *AT_ONCE) merge_tiles(const
     int row = p.rows ? p.rows[blockIdx.y] : blockIdx.y;
     int tiles = c.positions[row] / TILE_KEYS + 1, count = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
     const float *part = p.parts + ((u64)blockIdx.y * p.heads + head) * p.tiles * stride;
+    int d = threadIdx.x % DIM_MAX, which = threadIdx.x / DIM_MAX;
+    float x[CHUNK_TILES];
+    auto load = [&](int from) {
+        int first = (from + which) * CHUNK_TILES;
+#pragma unroll
+        for (int i = 0; i < CHUNK_TILES; i++)
+            x[i] = first + i < tiles && d < dim ? part[(u64)(first + i) * stride + d] : 0.0f;
+    };
+    load(0);
     for (int chunk = threadIdx.x; chunk < count; chunk += blockDim.x) {
         int first = chunk * CHUNK_TILES, here = min(tiles - first, CHUNK_TILES);
         float ms[CHUNK_TILES], ls[CHUNK_TILES];
@@ -299,17 +311,12 @@ extern "C" __global__ void __launch_bounds__(DIM_MAX *AT_ONCE) merge_tiles(const
         }
         all = __fdiv_rn(1.0f, l);
     }
-    int d = threadIdx.x % DIM_MAX, which = threadIdx.x / DIM_MAX;
     float total = 0.0f;
     for (int from = 0; from < count; from += AT_ONCE) {
         __syncthreads();
         int chunk = from + which, first = chunk * CHUNK_TILES;
         if (chunk < count && d < dim) {
             int here = min(tiles - first, CHUNK_TILES);
-            float x[CHUNK_TILES];
-#pragma unroll
-            for (int i = 0; i < CHUNK_TILES; i++)
-                x[i] = i < here ? part[(u64)(first + i) * stride + d] : 0.0f;
             float o = x[0];
 #pragma unroll
             for (int i = 1; i < CHUNK_TILES; i++) {
@@ -319,6 +326,7 @@ extern "C" __global__ void __launch_bounds__(DIM_MAX *AT_ONCE) merge_tiles(const
             }
             sums[which][d] = o;
         }
+        load(from + AT_ONCE);
         __syncthreads();
         if (which > 0) continue;
         for (int i = 0; i < AT_ONCE && from + i < count; i++) {

@@ -154,8 +154,8 @@ pub const DEFECTS: [Defect; 25] = [
     defect(
         "a key turned the other way",
         "fused",
-        "own[first] = flushed(__fmaf_rn(a, cos, -__fmul_rn(b, sin)));",
-        "own[first] = flushed(__fmaf_rn(a, cos, __fmul_rn(b, sin)));",
+        "own[first] = flushed(__fmaf_rn(a, cos[i], -__fmul_rn(b, sin[i])));",
+        "own[first] = flushed(__fmaf_rn(a, cos[i], __fmul_rn(b, sin[i])));",
     ),
 ];
 

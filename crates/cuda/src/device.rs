@@ -18,9 +18,9 @@ const COMPUTE_MAJOR: c_int = 75;
 const COMPUTE_MINOR: c_int = 76;
 const MULTIPROCESSORS: c_int = 16;
 const DYNAMIC_SHARED: c_int = 8;
-/// Shared memory of a multiprocessor, and what every block takes of it besides its own.
-const MULTIPROCESSOR_SHARED: c_int = 81;
-const BLOCK_SHARED_BYTES: u32 = 1024;
+/// Most shared memory of a block, and how much of it kernels may take besides what they ask for.
+const BLOCK_SHARED: c_int = 97;
+const STATIC_SHARED_BYTES: u32 = 4096;
 /// Programmatic stream serialisation.
 const EARLY: u32 = 6;
 const NON_BLOCKING: u32 = 1;
@@ -40,8 +40,8 @@ pub(crate) struct Device {
     kernels: HashMap<&'static str, (Handle, u32)>,
     name: String,
     multiprocessors: u32,
-    /// Bytes of shared memory of each.
-    multiprocessor_shared: u32,
+    /// Most bytes of shared memory that a block may ask for.
+    shared_max: u32,
     /// Whether kernels know how to wait for those before them.
     early: bool,
     /// Whether it has the products of compute capability 9.0, which no later one has.
@@ -108,7 +108,7 @@ impl Device {
         // SAFETY: a place for a stream.
         call("cuStreamCreate", unsafe { (driver.stream_create)(&mut stream, NON_BLOCKING) })?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
-        let multiprocessor_shared = attribute(MULTIPROCESSOR_SHARED)? as u32;
+        let shared_max = (attribute(BLOCK_SHARED)? as u32).saturating_sub(STATIC_SHARED_BYTES);
         let hopper = (major, minor) == (9, 0) && !plain;
         let mut device = Self {
             driver,
@@ -117,7 +117,7 @@ impl Device {
             kernels: HashMap::new(),
             name,
             multiprocessors,
-            multiprocessor_shared,
+            shared_max,
             early: major >= 9,
             hopper,
             waiting: Mutex::default(),
@@ -143,7 +143,10 @@ impl Device {
                 self.call("cuModuleGetFunction", unsafe {
                     (self.driver.function)(&mut function, module, symbol.as_ptr())
                 })?;
-                let shared = unit.shared.get(i).copied().unwrap_or(0);
+                let mut shared = unit.shared.get(i).copied().unwrap_or(0);
+                if unit.yields {
+                    shared = shared.min(self.shared_max);
+                }
                 if self.allows(function, shared) {
                     self.kernels.insert(name, (function, shared));
                 }
@@ -166,9 +169,9 @@ impl Device {
         self.multiprocessors
     }
 
-    /// Blocks of `shared` bytes of shared memory each that the card holds at once, by that alone.
-    pub(crate) fn held(&self, shared: u32) -> u32 {
-        self.multiprocessors * (self.multiprocessor_shared / (shared + BLOCK_SHARED_BYTES))
+    /// Bytes of shared memory that a kernel can be launched with.
+    pub(crate) fn most_shared(&self, name: &str) -> u32 {
+        self.kernels.get(name).map_or(0, |&(_, shared)| shared)
     }
 
     /// Whether the card has the products of compute capability 9.0, which no later one has.

@@ -244,7 +244,7 @@ pub(crate) fn quantise(device: &Device, x: &Rows, rows: usize, to: Quantised) ->
 fn norm_quantise(device: &Device, y: u64, norm: &Norm, rows: usize, to: Quantised) {
     let Norm { x, w, out, width, eps, inverse } = *norm;
     let params = NormQuantise { x, y, w, out, to, width, eps, inverse };
-    device.launch_now("norm_quantise", [rows as u32, 1, 1], 512, &params);
+    device.launch_now("norm_quantise", [rows as u32, 1, 1], 1024, &params);
 }
 
 fn gated_quantise(

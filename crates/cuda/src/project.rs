@@ -24,13 +24,14 @@ const FEW_ROWS: usize = 8;
 const FEW_OUTPUTS: usize = 32;
 const GEMM_THREADS: u32 = 512;
 const GEMM_ROWS: usize = 64;
-/// Blocks of a multiprocessor of the kernels of one row, slices of their rings, and bytes of a
-/// slice of the row besides its planes and sums.
-const ONE_BLOCKS: u32 = 3;
+/// Most tiles at once of a block of the kernels of one row, threads of each, slices of their rings,
+/// and bytes of a slice of the row besides its sums.
+const ONE_SETS: usize = 3;
+const ONE_THREADS: usize = 256;
 const ONE_RING: usize = 3;
 const ONE_SLICE_BYTES: usize = 2 * SLICE_VALUES + 16;
-/// Shared memory of those blocks that every card has.
-pub(crate) const ONE_SHARED_BYTES: u32 = 99 << 10;
+/// Most shared memory of those blocks.
+pub(crate) const ONE_SHARED_BYTES: u32 = 224 << 10;
 /// Outputs of a piece and threads of a block of kernels/wide.cu.
 const WIDE_OUTPUTS: usize = 192;
 const WIDE_THREADS: u32 = 384;
@@ -242,19 +243,21 @@ fn launch_wide(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantise
     device.launch(wide, [blocks, 1, 1], WIDE_THREADS, &params);
 }
 
-/// One row: as many blocks as the card holds at once, each with the row in shared memory. A longer
-/// row than there is room for is left to others.
+/// One row: a block a multiprocessor, with the row and the rings of as many tiles as there is room
+/// for in its shared memory. A row that is too long even for those of one is left to others.
 fn launch_one(device: &Device, name: &str, form: Form, params: &Project, tiles: i32) -> bool {
     let blocks = SLICE_VALUES >> form.log;
     let (scales, units) = if form.kind == Kind::K { (256, 64) } else { (64 * blocks, 0) };
     let ring = 8 * ONE_RING * (2048 + scales + units);
-    let shared = ring + params.x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks);
-    let Some(shared) = u32::try_from(shared).ok().filter(|&bytes| bytes <= ONE_SHARED_BYTES) else {
+    let row = params.x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks);
+    let room = (device.most_shared(name) as usize).saturating_sub(row);
+    let sets = (room / ring).min(ONE_SETS);
+    if sets == 0 {
         return false;
-    };
-    let held = device.held(shared).min(ONE_BLOCKS * device.multiprocessors());
+    }
+    let (grid, threads) = (device.multiprocessors().min(tiles as u32), sets * ONE_THREADS);
     device.flush();
-    device.launch_with(name, [held.min(tiles as u32), 1, 1], 256, shared, params);
+    device.launch_with(name, [grid, 1, 1], threads as u32, (sets * ring + row) as u32, params);
     true
 }
 

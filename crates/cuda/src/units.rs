@@ -22,6 +22,8 @@ pub struct Unit {
     pub kernels: &'static [&'static str],
     /// Bytes of shared memory that each is launched with; none if empty.
     pub shared: &'static [u32],
+    /// Whether they are launched with less on cards that have less.
+    pub yields: bool,
     /// Those that most time is spent in: a register that spills there fails `cargo xtask kernels`.
     pub hot: &'static [&'static str],
 }
@@ -53,6 +55,7 @@ pub const UNITS: [Unit; 12] = [
         parts: &[PRELUDE, OPERANDS, part!("rows")],
         kernels: &["rms_norm", "head_norm", "rope", "add", "silu_mul", "gate", "gates"],
         shared: &[],
+        yields: false,
         hot: &["rms_norm", "head_norm", "silu_mul", "add", "gate"],
     },
     Unit {
@@ -60,6 +63,7 @@ pub const UNITS: [Unit; 12] = [
         parts: &[PRELUDE, CACHE, part!("attention")],
         kernels: &["kv_write", "attend", "merge"],
         shared: &[],
+        yields: false,
         hot: &[],
     },
     Unit {
@@ -74,6 +78,7 @@ pub const UNITS: [Unit; 12] = [
             "attend_span_8",
         ],
         shared: &[73_728, 0, 55_296, 75_776, 96_256, 116_736],
+        yields: false,
         hot: &["attend_tile", "merge_tiles", "attend_span_4", "attend_span_6", "attend_span_8"],
     },
     Unit {
@@ -88,6 +93,7 @@ pub const UNITS: [Unit; 12] = [
             "attend_floats_256",
         ],
         shared: &[66_560, 116_736, 217_088, 66_560, 116_736, 217_088],
+        yields: false,
         hot: &["attend_rows_64", "attend_rows_128", "attend_rows_256"],
     },
     Unit {
@@ -95,6 +101,7 @@ pub const UNITS: [Unit; 12] = [
         parts: &[PRELUDE, OPERANDS, part!("gdn")],
         kernels: &["convolve", "tail", "l2_norm", "delta_32", "delta_64", "delta_128", "delta_256"],
         shared: &[],
+        yields: false,
         hot: &["convolve", "l2_norm", "delta_64", "delta_128"],
     },
     Unit {
@@ -111,6 +118,7 @@ pub const UNITS: [Unit; 12] = [
             "linear_floats",
         ],
         shared: &[],
+        yields: false,
         hot: &[],
     },
     Unit {
@@ -130,6 +138,7 @@ pub const UNITS: [Unit; 12] = [
             "linear_nibbles_k_32_4",
         ],
         shared: &[],
+        yields: false,
         hot: &["quantise"],
     },
     Unit {
@@ -137,6 +146,7 @@ pub const UNITS: [Unit; 12] = [
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("one")],
         kernels: &["one_nibbles_bf16_64", "one_nibbles_f16_32", "one_nibbles_k_32"],
         shared: &[ONE_SHARED_BYTES; 3],
+        yields: true,
         hot: &["one_nibbles_bf16_64", "one_nibbles_f16_32", "one_nibbles_k_32"],
     },
     Unit {
@@ -144,6 +154,7 @@ pub const UNITS: [Unit; 12] = [
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("few")],
         kernels: &["few_nibbles_bf16_64", "few_nibbles_f16_32", "few_nibbles_k_32"],
         shared: &[73_728, 81_920, 73_728],
+        yields: false,
         hot: &["few_nibbles_bf16_64", "few_nibbles_f16_32", "few_nibbles_k_32"],
     },
     Unit {
@@ -151,6 +162,7 @@ pub const UNITS: [Unit; 12] = [
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("gemm")],
         kernels: &["gemm_nibbles_bf16_64", "gemm_nibbles_f16_32", "gemm_nibbles_k_32"],
         shared: &[105_984, 113_664, 107_520],
+        yields: false,
         hot: &[],
     },
     Unit {
@@ -158,6 +170,7 @@ pub const UNITS: [Unit; 12] = [
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("wide")],
         kernels: &["wide_nibbles_bf16_64", "wide_nibbles_f16_32", "wide_nibbles_k_32"],
         shared: &[180_864, 187_008, 180_864],
+        yields: false,
         hot: &["wide_nibbles_bf16_64", "wide_nibbles_f16_32", "wide_nibbles_k_32"],
     },
     Unit {
@@ -165,6 +178,7 @@ pub const UNITS: [Unit; 12] = [
         parts: &[PRELUDE, LAYOUT, PRODUCTS, QUANTISE, CACHE, OPERANDS, part!("fused")],
         kernels: &["norm_quantise", "mul_quantise", "gated_quantise", "delta_few", "heads_write"],
         shared: &[],
+        yields: false,
         hot: &["norm_quantise", "mul_quantise", "gated_quantise", "delta_few", "heads_write"],
     },
 ];
