@@ -72,32 +72,66 @@ extern "C" __global__ void __launch_bounds__(128) l2_norm(const Unit p) {
     }
 }
 
-// Four threads a column, a strided lane of its sums each; 64 columns a block. Dims of the key past
-// the shape's are zeros, which add nothing.
+// Four threads a column, a strided lane of its sums each; 64 columns a block. Rows come some at a
+// time, the next ones while these are computed. Dims of the key past the shape's are zeros, which
+// add nothing.
 #define DELTA_THREADS 256
-// Rows on their way while one is computed; even, since sides take turns. Four spill after Hopper.
-#if __CUDA_ARCH__ > 900
-#define DEPTH 2
-#else
-#define DEPTH 4
-#endif
+#define DELTA_COLUMNS (DELTA_THREADS / 4)
 
-// What a thread brings of a row.
-template <int LOADS> struct Row {
-    float query[LOADS], key[LOADS], value, beta, decay;
+// Rows on their way: a lane's dims lie together, the lanes a bank's width further apart.
+template <int OWN> struct RowsAhead {
+    static const int ROWS = OWN == 64 ? 4 : 8;
+    float key[ROWS][4][OWN + 4];
+    float query[ROWS][4][OWN + 4];
+    float value[ROWS][DELTA_COLUMNS];
+    float gates[ROWS][2];
 };
 
+__device__ __forceinline__ void bring_4(float *to, const float *from) {
+    u32 at = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from));
+}
+
+template <int OWN>
+__device__ __forceinline__ void bring_rows(const Delta &p, RowsAhead<OWN> &to, int row, int end,
+                                           int h, int kh) {
+    int width = p.keys * p.key_dim, channels = 2 * width + p.values * p.value_dim;
+    const int DIMS = 4 * OWN, AT_ONCE = DELTA_THREADS / DIMS > 0 ? DELTA_THREADS / DIMS : 1;
+    int k = threadIdx.x % DIMS, which = threadIdx.x / DIMS;
+    int in = threadIdx.x % DELTA_COLUMNS, column = blockIdx.x * DELTA_COLUMNS + in;
+#pragma unroll
+    for (int i = 0; i < to.ROWS; i += AT_ONCE) {
+        int r = i + which;
+        const float *x = p.x + (u64)(row + r) * channels + kh * p.key_dim + k;
+        if (r < to.ROWS && row + r < end && k < p.key_dim) {
+            bring_4(&to.query[r][k % 4][k / 4], x);
+            bring_4(&to.key[r][k % 4][k / 4], x + width);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < to.ROWS; i += 4) {
+        int r = i + threadIdx.x / DELTA_COLUMNS;
+        const float *x = p.x + (u64)(row + r) * channels + 2 * width + h * p.value_dim + column;
+        if (row + r < end && column < p.value_dim) bring_4(&to.value[r][in], x);
+    }
+    int r = threadIdx.x / 2, side = threadIdx.x % 2;
+    if (r < to.ROWS && row + r < end)
+        bring_4(&to.gates[r][side], p.gates + ((u64)(row + r) * 2 + side) * p.values + h);
+    asm volatile("cp.async.commit_group;");
+}
+
 template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
-    // A lane's dims lie together, the lanes a bank's width further apart.
-    __shared__ __align__(16) float key[2][4][OWN + 4];
-    __shared__ __align__(16) float query[2][4][OWN + 4];
-    int lane = threadIdx.x % 4, column = (blockIdx.x * DELTA_THREADS + threadIdx.x) / 4;
+    typedef RowsAhead<OWN> Ahead;
+    __shared__ __align__(16) Ahead ahead[2];
+    int lane = threadIdx.x % 4, in = threadIdx.x / 4, column = blockIdx.x * DELTA_COLUMNS + in;
     int h = blockIdx.y;
     Walk walk = p.walks[blockIdx.z];
     bool live = column < p.value_dim;
     int kh = p.tiled ? h % p.keys : h / (p.values / p.keys);
-    int width = p.keys * p.key_dim, channels = 2 * width + p.values * p.value_dim;
     u64 head_values = (u64)p.key_dim * p.value_dim;
+    for (int i = threadIdx.x; i < sizeof(ahead) / 4; i += DELTA_THREADS) ((float *)ahead)[i] = 0.0f;
+    __syncthreads();
+    bring_rows<OWN>(p, ahead[0], walk.first, walk.end, h, kh);
     float s[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
@@ -105,48 +139,23 @@ template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
         u64 at = ((u64)walk.from * p.values + h) * head_values + (u64)k * p.value_dim + column;
         s[i] = live && walk.from >= 0 && k < p.key_dim ? p.s[at] : 0.0f;
     }
-    const int LOADS = (OWN * 4 + DELTA_THREADS - 1) / DELTA_THREADS;
-    auto load = [&](int row) {
-        Row<LOADS> to;
-        const float *x = p.x + (u64)row * channels;
-        bool some = row < walk.end;
-#pragma unroll
-        for (int n = 0; n < LOADS; n++) {
-            int i = n * DELTA_THREADS + threadIdx.x;
-            bool in = i < p.key_dim && some;
-            to.query[n] = in ? x[kh * p.key_dim + i] : 0.0f;
-            to.key[n] = in ? x[width + kh * p.key_dim + i] : 0.0f;
-        }
-        to.value = live && some ? x[2 * width + h * p.value_dim + column] : 0.0f;
-        to.beta = some ? p.gates[(u64)row * 2 * p.values + h] : 0.0f;
-        to.decay = some ? p.gates[(u64)row * 2 * p.values + p.values + h] : 0.0f;
-        return to;
-    };
-    Row<LOADS> rows[DEPTH];
-#pragma unroll
-    for (int i = 0; i < DEPTH; i++) rows[i] = load(walk.first + i);
-    for (int first = walk.first; first < walk.end; first += DEPTH) {
-#pragma unroll
-        for (int ahead = 0; ahead < DEPTH; ahead++) {
-            int row = first + ahead, side = ahead & 1;
-            if (row >= walk.end) break;
-#pragma unroll
-            for (int n = 0; n < LOADS; n++) {
-                int i = n * DELTA_THREADS + threadIdx.x;
-                if (i >= OWN * 4) continue;
-                query[side][i % 4][i / 4] = rows[ahead].query[n];
-                key[side][i % 4][i / 4] = rows[ahead].key[n];
-            }
-            float value = rows[ahead].value, beta = rows[ahead].beta, decay = rows[ahead].decay;
-            __syncthreads();
-            rows[ahead] = load(row + DEPTH);
-            float own[OWN];
+    float *out = p.out + ((u64)walk.first * p.values + h) * p.value_dim + column;
+    int side = 0;
+    for (int first = walk.first; first < walk.end; first += Ahead::ROWS, side ^= 1) {
+        asm volatile("cp.async.wait_group 0;");
+        __syncthreads();
+        bring_rows<OWN>(p, ahead[side ^ 1], first + Ahead::ROWS, walk.end, h, kh);
+        const Ahead &rows = ahead[side];
+        int count = min(Ahead::ROWS, walk.end - first);
+#pragma unroll 2
+        for (int r = 0; r < count; r++, out += p.values * p.value_dim) {
+            float beta = rows.gates[r][0], decay = rows.gates[r][1], value = rows.value[r][in];
+            float own[OWN], m = 0.0f;
 #pragma unroll
             for (int i = 0; i < OWN; i += 4) {
-                float4 four = *(const float4 *)&key[side][lane][i];
+                float4 four = *(const float4 *)&rows.key[r][lane][i];
                 own[i] = four.x, own[i + 1] = four.y, own[i + 2] = four.z, own[i + 3] = four.w;
             }
-            float m = 0.0f;
 #pragma unroll
             for (int i = 0; i < OWN; i++) {
                 s[i] = flushed(__fmul_rn(s[i], decay));
@@ -158,7 +167,7 @@ template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
             float y = 0.0f;
 #pragma unroll
             for (int i = 0; i < OWN; i += 4) {
-                float4 four = *(const float4 *)&query[side][lane][i];
+                float4 four = *(const float4 *)&rows.query[r][lane][i];
                 float q[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
@@ -168,8 +177,7 @@ template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
             }
             y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 2));
             y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 1));
-            if (live && lane == 0)
-                p.out[((u64)row * p.values + h) * p.value_dim + column] = flushed(y);
+            if (live && lane == 0) *out = flushed(y);
         }
     }
 #pragma unroll

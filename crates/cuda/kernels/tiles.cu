@@ -28,7 +28,7 @@ __device__ __forceinline__ void bring(u16 *to, const u16 *from, int values) {
     asm volatile("cp.async.commit_group;");
 }
 
-extern "C" __global__ void __launch_bounds__(256) attend_tile(const Tiles p) {
+extern "C" __global__ void __launch_bounds__(256, 3) attend_tile(const Tiles p) {
     COME;
     __shared__ float weights[TILE_KEYS][GROUP];
     const Cache &c = p.cache;

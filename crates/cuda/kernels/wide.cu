@@ -131,42 +131,13 @@ __device__ __forceinline__ u64 columns_at(u32 at) {
     return (u64)(at >> 4 & 0x3fff) | (u64)(128 >> 4) << 16 | (u64)(512 >> 4) << 32;
 }
 
-// c = a b from zero, and c += a b: 64 outputs, 128 columns, 32 values.
-__device__ __forceinline__ void multiply_first(int c[64], const u32 a[4], u64 b) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, 0, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
+// c = a b, or c += a b: 64 outputs, 64 columns, 32 values.
+template <bool ADD> __device__ __forceinline__ void multiply(int c[32], const u32 *a, u64 b) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
-                 " {%64,%65,%66,%67}, %68, p;}"
-                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]),
-                   "=r"(c[4]), "=r"(c[5]), "=r"(c[6]), "=r"(c[7]),
-                   "=r"(c[8]), "=r"(c[9]), "=r"(c[10]), "=r"(c[11]),
-                   "=r"(c[12]), "=r"(c[13]), "=r"(c[14]), "=r"(c[15]),
-                   "=r"(c[16]), "=r"(c[17]), "=r"(c[18]), "=r"(c[19]),
-                   "=r"(c[20]), "=r"(c[21]), "=r"(c[22]), "=r"(c[23]),
-                   "=r"(c[24]), "=r"(c[25]), "=r"(c[26]), "=r"(c[27]),
-                   "=r"(c[28]), "=r"(c[29]), "=r"(c[30]), "=r"(c[31]),
-                   "=r"(c[32]), "=r"(c[33]), "=r"(c[34]), "=r"(c[35]),
-                   "=r"(c[36]), "=r"(c[37]), "=r"(c[38]), "=r"(c[39]),
-                   "=r"(c[40]), "=r"(c[41]), "=r"(c[42]), "=r"(c[43]),
-                   "=r"(c[44]), "=r"(c[45]), "=r"(c[46]), "=r"(c[47]),
-                   "=r"(c[48]), "=r"(c[49]), "=r"(c[50]), "=r"(c[51]),
-                   "=r"(c[52]), "=r"(c[53]), "=r"(c[54]), "=r"(c[55]),
-                   "=r"(c[56]), "=r"(c[57]), "=r"(c[58]), "=r"(c[59]),
-                   "=r"(c[60]), "=r"(c[61]), "=r"(c[62]), "=r"(c[63])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-__device__ __forceinline__ void multiply(int c[64], const u32 a[4], u64 b) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
-                 " {%64,%65,%66,%67}, %68, p;}"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                 " {%32,%33,%34,%35}, %36, p;}"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]),
                    "+r"(c[4]), "+r"(c[5]), "+r"(c[6]), "+r"(c[7]),
                    "+r"(c[8]), "+r"(c[9]), "+r"(c[10]), "+r"(c[11]),
@@ -174,23 +145,15 @@ __device__ __forceinline__ void multiply(int c[64], const u32 a[4], u64 b) {
                    "+r"(c[16]), "+r"(c[17]), "+r"(c[18]), "+r"(c[19]),
                    "+r"(c[20]), "+r"(c[21]), "+r"(c[22]), "+r"(c[23]),
                    "+r"(c[24]), "+r"(c[25]), "+r"(c[26]), "+r"(c[27]),
-                   "+r"(c[28]), "+r"(c[29]), "+r"(c[30]), "+r"(c[31]),
-                   "+r"(c[32]), "+r"(c[33]), "+r"(c[34]), "+r"(c[35]),
-                   "+r"(c[36]), "+r"(c[37]), "+r"(c[38]), "+r"(c[39]),
-                   "+r"(c[40]), "+r"(c[41]), "+r"(c[42]), "+r"(c[43]),
-                   "+r"(c[44]), "+r"(c[45]), "+r"(c[46]), "+r"(c[47]),
-                   "+r"(c[48]), "+r"(c[49]), "+r"(c[50]), "+r"(c[51]),
-                   "+r"(c[52]), "+r"(c[53]), "+r"(c[54]), "+r"(c[55]),
-                   "+r"(c[56]), "+r"(c[57]), "+r"(c[58]), "+r"(c[59]),
-                   "+r"(c[60]), "+r"(c[61]), "+r"(c[62]), "+r"(c[63])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                   "+r"(c[28]), "+r"(c[29]), "+r"(c[30]), "+r"(c[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD ? 1 : 0));
 }
 
-// The integers are there, and no use of them moves before this.
-__device__ __forceinline__ void settled(int c[64]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+// The integers are there but for the last LEFT products', and no use of them moves before this.
+template <int LEFT> __device__ __forceinline__ void settled(int c[32]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 #pragma unroll
-    for (int i = 0; i < 64; i++) asm volatile("" : "+r"(c[i])::"memory");
+    for (int i = 0; i < 32; i++) asm volatile("" : "+r"(c[i])::"memory");
 }
 
 // Adds a group that has ended to those that wait for it, as the tree has it; what is left in
@@ -239,44 +202,80 @@ __device__ __forceinline__ void fold_slice(float4 *total, const float acc[32], c
     }
 }
 
-// A slice of 64 outputs: four tiles of 64 values, each multiplied, then folded.
+// What a product takes of the weights of a unit: 64 values, or a block of 32.
+template <int KIND, int LOG>
+__device__ __forceinline__ void operands_in(u32 *a, const Slice<KIND, LOG> &weights, int unit) {
+    int lane = threadIdx.x % 32;
+    if (LOG == 6) {
+        uint4 words = weights.codes[unit][lane];
+        nibbles(a, words.x, words.y);
+        nibbles(a + 4, words.z, words.w);
+    } else {
+        uint2 words = ((const uint2 *)&weights.codes[unit / 2][lane])[unit % 2];
+        nibbles(a, words.x, words.y);
+    }
+}
+
+// Begins the products of a unit with half of the columns, whose panel is at `q`.
+template <int LOG>
+__device__ __forceinline__ void begin(int c[32], const u32 *a, u32 q, int unit) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    if (LOG == 6) {
+        multiply<false>(c, a, columns_at(q));
+        multiply<true>(c, a + 4, columns_at(q + 256));
+    } else {
+        multiply<false>(c, a, columns_at(q + unit % 2 * 256));
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Adds a unit's integers of eight row tiles.
+__device__ __forceinline__ void fold_unit(float acc[16], const int c[32], const float4 sums[2],
+                                          float2 low, float2 high) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float sum[4] = {sums[i].x, sums[i].y, sums[i].z, sums[i].w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            block_into(acc + 8 * i + 2 * j, c + 16 * i + 4 * j, sum[j], 0, low, high);
+    }
+    // Before the next wait, not after it.
+#pragma unroll
+    for (int i = 0; i < 16; i++) asm volatile("" : "+f"(acc[i])::"memory");
+}
+
+// A slice of 64 outputs, unit by unit. Columns go in two halves: while one half's integers are
+// folded, the other half's products run, and then those of the next unit.
 template <int KIND, int LOG>
 __device__ __forceinline__ void multiply_slice(const Project &p, Shared<KIND, LOG> &s,
                                                const Slice<KIND, LOG> &weights, const Panel *panels,
-                                               uint2 unit, bool brings, float acc[32]) {
+                                               uint2 scale, bool brings, int c[2][32],
+                                               float acc[32]) {
+    // Units of a slice, and bytes of the planes of half of the columns.
+    const int UNITS = LOG == 6 ? 4 : 8, HALF = 4096;
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     u32 q = shared_at(panels);
-    int c[64];
+    u32 a[8];
+    operands_in<KIND, LOG>(a, weights, 0);
+    begin<LOG>(c[0], a, q, 0);
+    begin<LOG>(c[1], a, q + HALF, 0);
 #pragma unroll
-    for (int kt = 0; kt < 4; kt++, q += sizeof(Panel)) {
-        u32 a[2][4];
-        uint4 words = weights.codes[kt][lane];
-        nibbles(a[0], words.x, words.y);
-        nibbles(a[1], words.z, words.w);
-#pragma unroll
-        for (int half = 0; half < (LOG == 5 ? 2 : 1); half++) {
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-            if (LOG == 6) {
-                multiply_first(c, a[0], columns_at(q));
-                multiply(c, a[1], columns_at(q + 256));
-            } else {
-                multiply_first(c, a[half], columns_at(q + 256 * half));
-            }
-            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            if (kt == 1 && half == 0 && brings) bring_rows(p, s);
-            float2 low, high;
-            affine_in<KIND, LOG>(weights, unit, kt, half, g, low, high);
-            const float *sums = LOG == 6 ? panels[kt].sums_64[0][t] : panels[kt].sums_32[half][t];
-            settled(c);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float4 x = *(const float4 *)(sums + 4 * i);
-                float sum[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    block_into(acc + 8 * i + 2 * j, c + 16 * i + 4 * j, sum[j], 0, low, high);
-            }
-        }
+    for (int unit = 0; unit < UNITS; unit++) {
+        const int next = unit + 1, kt = LOG == 6 ? unit : unit / 2, half = LOG == 6 ? 0 : unit % 2;
+        u32 next_q = q + (LOG == 6 ? next : next / 2) * sizeof(Panel);
+        const float *sums = LOG == 6 ? panels[kt].sums_64[0][t] : panels[kt].sums_32[half][t];
+        float2 low, high;
+        affine_in<KIND, LOG>(weights, scale, kt, half, g, low, high);
+        if (unit == UNITS / 2 && brings) bring_rows(p, s);
+        float4 some[2] = {*(const float4 *)sums, *(const float4 *)(sums + 4)};
+        settled<1>(c[0]);
+        fold_unit(acc, c[0], some, low, high);
+        some[0] = *(const float4 *)(sums + 8), some[1] = *(const float4 *)(sums + 12);
+        settled<0>(c[1]);
+        if (next < UNITS) operands_in<KIND, LOG>(a, weights, next);
+        if (next < UNITS) begin<LOG>(c[0], a, next_q, next);
+        fold_unit(acc + 16, c[1], some, low, high);
+        if (next < UNITS) begin<LOG>(c[1], a, next_q + HALF, next);
     }
 }
 
@@ -295,6 +294,9 @@ __device__ __forceinline__ void multiply_piece(const Project &p, const Piece &pi
     // One group, two and four, until their others are there.
     float parked[3][32];
     float acc[32];
+    int c[2][32];
+#pragma unroll
+    for (int i = 0; i < 64; i++) c[i / 32][i % 32] = 0;
     int group = 0;
     for (int slice = 0; slice < slices; slice++, turn++) {
         u32 place = turn % RING, phase = turn / RING & 1;
@@ -305,7 +307,7 @@ __device__ __forceinline__ void multiply_piece(const Project &p, const Piece &pi
         await(shared_at(&s.loaded[warp][place]), phase);
         await(shared_at(&s.full[place]), phase);
         bool brings = threadIdx.x == 0 && turn > 0;
-        multiply_slice(p, s, s.weights[warp][place], s.panels[place], unit, brings, acc);
+        multiply_slice(p, s, s.weights[warp][place], s.panels[place], unit, brings, c, acc);
         fold_slice(total, acc, s.panels[place][0].d[t]);
         __syncwarp();
         if (lane == 0) {

@@ -131,7 +131,7 @@ pub const DEFECTS: [Defect; 25] = [
         "decay after the update",
         "gdn",
         "s[i] = flushed(__fmul_rn(s[i], decay));",
-        "if (row > walk.first) s[i] = flushed(__fmul_rn(s[i], decay));",
+        "if (first + r > walk.first) s[i] = flushed(__fmul_rn(s[i], decay));",
     ),
     defect(
         "a window's row that sees one key more",
