@@ -75,6 +75,11 @@ extern "C" __global__ void __launch_bounds__(128) l2_norm(const Unit p) {
 // Four threads a column, a strided lane of its sums each; 64 columns a block. Rows come some at a
 // time, the next ones while these are computed. Dims of the key past the shape's are zeros, which
 // add nothing.
+//
+// A state is held times 2^-90: what is to be flushed, below 2^-36, is then what the hardware flushes
+// by itself, and nothing else is rounded differently. Keys and queries, which are normed, come times
+// 2^90 where a sum takes them with the state. A zero may be below zero meanwhile: no sum, which
+// begins at +0, and no product can tell, and the state that is kept is +0 again.
 #define DELTA_THREADS 256
 #define DELTA_COLUMNS (DELTA_THREADS / 4)
 
@@ -83,9 +88,25 @@ template <int OWN> struct RowsAhead {
     static const int ROWS = OWN == 64 ? 4 : 8;
     float key[ROWS][4][OWN + 4];
     float query[ROWS][4][OWN + 4];
+    float key_up[ROWS][4][OWN + 4];
     float value[ROWS][DELTA_COLUMNS];
     float gates[ROWS][2];
 };
+
+#define UP __int_as_float(0x6c800000)
+#define DOWN __int_as_float(0x12800000)
+
+__device__ __forceinline__ float product_flushed(float a, float b) {
+    float y;
+    asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
+__device__ __forceinline__ float fused_flushed(float a, float b, float c) {
+    float y;
+    asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+    return y;
+}
 
 __device__ __forceinline__ void bring_4(float *to, const float *from) {
     u32 at = (u32)__cvta_generic_to_shared(to);
@@ -137,7 +158,7 @@ template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
     for (int i = 0; i < OWN; i++) {
         int k = 4 * i + lane;
         u64 at = ((u64)walk.from * p.values + h) * head_values + (u64)k * p.value_dim + column;
-        s[i] = live && walk.from >= 0 && k < p.key_dim ? p.s[at] : 0.0f;
+        s[i] = live && walk.from >= 0 && k < p.key_dim ? product_flushed(p.s[at], DOWN) : 0.0f;
     }
     float *out = p.out + ((u64)walk.first * p.values + h) * p.value_dim + column;
     int side = 0;
@@ -145,33 +166,41 @@ template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
         asm volatile("cp.async.wait_group 0;");
         __syncthreads();
         bring_rows<OWN>(p, ahead[side ^ 1], first + Ahead::ROWS, walk.end, h, kh);
-        const Ahead &rows = ahead[side];
+        Ahead &rows = ahead[side];
+        for (int i = threadIdx.x; i < sizeof(rows.key) / 4; i += DELTA_THREADS) {
+            (&rows.key_up[0][0][0])[i] = __fmul_rn((&rows.key[0][0][0])[i], UP);
+            (&rows.query[0][0][0])[i] = __fmul_rn((&rows.query[0][0][0])[i], UP);
+        }
+        __syncthreads();
         int count = min(Ahead::ROWS, walk.end - first);
 #pragma unroll 2
         for (int r = 0; r < count; r++, out += p.values * p.value_dim) {
             float beta = rows.gates[r][0], decay = rows.gates[r][1], value = rows.value[r][in];
-            float own[OWN], m = 0.0f;
+            float m = 0.0f;
 #pragma unroll
             for (int i = 0; i < OWN; i += 4) {
-                float4 four = *(const float4 *)&rows.key[r][lane][i];
-                own[i] = four.x, own[i + 1] = four.y, own[i + 2] = four.z, own[i + 3] = four.w;
-            }
+                float4 four = *(const float4 *)&rows.key_up[r][lane][i];
+                float up[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-            for (int i = 0; i < OWN; i++) {
-                s[i] = flushed(__fmul_rn(s[i], decay));
-                m = __fmaf_rn(s[i], own[i], m);
+                for (int j = 0; j < 4; j++) {
+                    s[i + j] = product_flushed(s[i + j], decay);
+                    m = __fmaf_rn(s[i + j], up[j], m);
+                }
             }
             m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 2));
             m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 1));
             float delta = flushed(__fmul_rn(beta, __fsub_rn(value, m)));
+            float down = __fmul_rn(delta, DOWN);
             float y = 0.0f;
 #pragma unroll
             for (int i = 0; i < OWN; i += 4) {
                 float4 four = *(const float4 *)&rows.query[r][lane][i];
+                float4 keys = *(const float4 *)&rows.key[r][lane][i];
                 float q[4] = {four.x, four.y, four.z, four.w};
+                float own[4] = {keys.x, keys.y, keys.z, keys.w};
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    s[i + j] = flushed(__fmaf_rn(own[i + j], delta, s[i + j]));
+                    s[i + j] = fused_flushed(own[j], down, s[i + j]);
                     y = __fmaf_rn(s[i + j], q[j], y);
                 }
             }
@@ -184,7 +213,7 @@ template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
     for (int i = 0; i < OWN; i++) {
         int k = 4 * i + lane;
         u64 at = ((u64)walk.to * p.values + h) * head_values + (u64)k * p.value_dim + column;
-        if (live && k < p.key_dim) p.s[at] = s[i];
+        if (live && k < p.key_dim) p.s[at] = __fmaf_rn(s[i], UP, 0.0f);
     }
 }
 

@@ -143,11 +143,10 @@ impl Device {
                 self.call("cuModuleGetFunction", unsafe {
                     (self.driver.function)(&mut function, module, symbol.as_ptr())
                 })?;
-                let mut shared = unit.shared.get(i).copied().unwrap_or(0);
-                if unit.yields {
-                    shared = shared.min(self.shared_max);
-                }
-                if self.allows(function, shared) {
+                let shared = unit.shared.get(i).copied().unwrap_or(0);
+                let less = if unit.yields { [shared.min(self.shared_max), 0] } else { [shared; 2] };
+                let given = [shared, less[0], less[1]];
+                if let Some(shared) = given.into_iter().find(|&most| self.allows(function, most)) {
                     self.kernels.insert(name, (function, shared));
                 }
             }

@@ -273,10 +273,11 @@ pub(crate) fn delta(
         _ => "delta_256",
     };
     let [columns, ..] = blocks(shape.value_dim, DELTA_COLUMNS);
-    device.launch(
-        kernel,
-        [columns, shape.values as u32, walks.count as u32],
-        4 * DELTA_COLUMNS as u32,
-        &params,
-    );
+    let grid = [columns, shape.values as u32, walks.count as u32];
+    // Blocks that come while others still run would share a multiprocessor; where there is one for
+    // each of them, each takes so much memory that they can't.
+    let apart = grid.iter().product::<u32>() <= device.multiprocessors();
+    let shared = if apart { u32::MAX } else { 0 };
+    device.flush();
+    device.launch_with(kernel, grid, 4 * DELTA_COLUMNS as u32, shared, &params);
 }

@@ -100,8 +100,8 @@ pub const UNITS: [Unit; 12] = [
         name: "gdn",
         parts: &[PRELUDE, OPERANDS, part!("gdn")],
         kernels: &["convolve", "tail", "l2_norm", "delta_32", "delta_64", "delta_128", "delta_256"],
-        shared: &[],
-        yields: false,
+        shared: &[0, 0, 0, 98_304, 98_304, 98_304, 98_304],
+        yields: true,
         hot: &["convolve", "l2_norm", "delta_64", "delta_128"],
     },
     Unit {
