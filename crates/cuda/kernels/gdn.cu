@@ -141,6 +141,14 @@ __device__ __forceinline__ void bring_rows(const Delta &p, RowsAhead<OWN> &to, i
     asm volatile("cp.async.commit_group;");
 }
 
+template <int OWN> __device__ __forceinline__ void four_by_four(float to[OWN], const float *from) {
+#pragma unroll
+    for (int i = 0; i < OWN; i += 4) {
+        float4 four = *(const float4 *)(from + i);
+        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+    }
+}
+
 template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
     typedef RowsAhead<OWN> Ahead;
     __shared__ __align__(16) Ahead ahead[2];
@@ -173,36 +181,29 @@ template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
         }
         __syncthreads();
         int count = min(Ahead::ROWS, walk.end - first);
-#pragma unroll 2
+        float up[OWN];
+        four_by_four<OWN>(up, rows.key_up[0][lane]);
         for (int r = 0; r < count; r++, out += p.values * p.value_dim) {
             float beta = rows.gates[r][0], decay = rows.gates[r][1], value = rows.value[r][in];
-            float m = 0.0f;
+            // Loads before their use by the sums of the row, or of the row before.
+            float own[OWN], query[OWN], m = 0.0f;
+            four_by_four<OWN>(own, rows.key[r][lane]);
 #pragma unroll
-            for (int i = 0; i < OWN; i += 4) {
-                float4 four = *(const float4 *)&rows.key_up[r][lane][i];
-                float up[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    s[i + j] = product_flushed(s[i + j], decay);
-                    m = __fmaf_rn(s[i + j], up[j], m);
-                }
+            for (int i = 0; i < OWN; i++) {
+                s[i] = product_flushed(s[i], decay);
+                m = __fmaf_rn(s[i], up[i], m);
             }
+            four_by_four<OWN>(query, rows.query[r][lane]);
+            four_by_four<OWN>(up, rows.key_up[min(r + 1, count - 1)][lane]);
             m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 2));
             m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 1));
             float delta = flushed(__fmul_rn(beta, __fsub_rn(value, m)));
             float down = __fmul_rn(delta, DOWN);
             float y = 0.0f;
 #pragma unroll
-            for (int i = 0; i < OWN; i += 4) {
-                float4 four = *(const float4 *)&rows.query[r][lane][i];
-                float4 keys = *(const float4 *)&rows.key[r][lane][i];
-                float q[4] = {four.x, four.y, four.z, four.w};
-                float own[4] = {keys.x, keys.y, keys.z, keys.w};
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    s[i + j] = fused_flushed(own[j], down, s[i + j]);
-                    y = __fmaf_rn(s[i + j], q[j], y);
-                }
+            for (int i = 0; i < OWN; i++) {
+                s[i] = fused_flushed(own[i], down, s[i]);
+                y = __fmaf_rn(s[i], query[i], y);
             }
             y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 2));
             y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 1));

@@ -4,22 +4,14 @@
 // A block a multiprocessor goes on from one tile of outputs to the next, or as many tiles at once as
 // its shared memory has room for: a set of eight warps each. A warp has one group of K: its weights
 // come through a ring of its own, which never empties between tiles, and the row stays in shared
-// memory. Before the row is there a ring fills bit by bit: what the small kernels before read would
-// wait behind all that is asked for at once.
+// memory. Before the row is there a ring fills slice by slice: what the small kernels before read
+// would wait behind all that is asked for at once.
 
 #define WARPS 8
 #define SETS_MAX 3
 
 // Slices that a warp has on their way.
 #define RING 3
-
-// Loads of a slice, of four, that a warp has on their way at once while others still run; all where
-// none does.
-#if __CUDA_ARCH__ >= 900
-#define PACE 2
-#else
-#define PACE 5
-#endif
 
 // A slice of the row: both planes of each 64 values, sums of its blocks, its scale.
 template <int LOG> struct RowSlice {
@@ -46,7 +38,7 @@ __device__ __forceinline__ int matrix_of(const Project &p, int tile) {
     return i;
 }
 
-template <int KIND, int LOG, bool PACED>
+template <int KIND, int LOG>
 __device__ __forceinline__ void fetch(const Project &p, Fetch &f, int tiles, int step, int first,
                                       int count, uint4 *to) {
     typedef Place<KIND, LOG> P;
@@ -61,11 +53,7 @@ __device__ __forceinline__ void fetch(const Project &p, Fetch &f, int tiles, int
     }
     if (f.left > 0) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            bring_16(to + i * 32 + lane, f.codes + i * 32);
-            if (PACED && i % PACE == PACE - 1)
-                asm volatile("cp.async.commit_group; cp.async.wait_group 0;");
-        }
+        for (int i = 0; i < 4; i++) bring_16(to + i * 32 + lane, f.codes + i * 32);
 #pragma unroll
         for (int i = 0; i < P::SCALES; i += 32)
             if (i + lane < P::SCALES) bring_16(to + P::CODES + i + lane, f.scales + i);
@@ -186,7 +174,10 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Proje
     // Weights depend on nothing that still runs.
 #pragma unroll 1
     for (int i = 0; i < RING && count > 0; i++) {
-        fetch<KIND, LOG, true>(p, f, tiles, step, first, count, ring + i * P::ALL);
+#if __CUDA_ARCH__ >= 900
+        asm volatile("cp.async.wait_group 0;");
+#endif
+        fetch<KIND, LOG>(p, f, tiles, step, first, count, ring + i * P::ALL);
     }
     WAIT;
     take_row<LOG>(p.x, row);
@@ -205,7 +196,7 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Proje
             total[0] = __fmaf_rn(acc[0], row[s].d[0], total[0]);
             total[1] = __fmaf_rn(acc[1], row[s].d[0], total[1]);
             __syncwarp();
-            fetch<KIND, LOG, false>(p, f, tiles, step, first, count, ring + place * P::ALL);
+            fetch<KIND, LOG>(p, f, tiles, step, first, count, ring + place * P::ALL);
             place = place == RING - 1 ? 0 : place + 1;
         }
         float *mine = parts[set][side];

@@ -1,10 +1,10 @@
-// Linear layers over many rows on Hopper's warpgroup products: a block has three warpgroups of 64
+// Linear layers over many rows on Hopper's warpgroup products: a block has four warpgroups of 64
 // outputs each over the same 64 rows, whose two planes are the 128 columns of a product. Slices of
 // all rows come through a ring that the block shares, each warp's weights through one of its own,
 // in a few large copies. While one warpgroup folds its integers into f32, the others multiply. A
 // block goes on from one piece of the output to the next, and its rings with it.
 
-#define GROUPS 3
+#define GROUPS 4
 #define GROUP_TILES 4
 #define TILES (GROUPS * GROUP_TILES)
 #define BLOCK_ROWS 64
@@ -149,9 +149,9 @@ template <bool ADD> __device__ __forceinline__ void multiply(int c[32], const u3
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD ? 1 : 0));
 }
 
-// The integers are there but for the last LEFT products', and no use of them moves before this.
-template <int LEFT> __device__ __forceinline__ void settled(int c[32]) {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+// The integers are there, and no use of them moves before this.
+__device__ __forceinline__ void settled(int c[32]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
     for (int i = 0; i < 32; i++) asm volatile("" : "+r"(c[i])::"memory");
 }
@@ -229,27 +229,12 @@ __device__ __forceinline__ void begin(int c[32], const u32 *a, u32 q, int unit) 
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Adds a unit's integers of eight row tiles.
-__device__ __forceinline__ void fold_unit(float acc[16], const int c[32], const float4 sums[2],
-                                          float2 low, float2 high) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float sum[4] = {sums[i].x, sums[i].y, sums[i].z, sums[i].w};
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            block_into(acc + 8 * i + 2 * j, c + 16 * i + 4 * j, sum[j], 0, low, high);
-    }
-    // Before the next wait, not after it.
-#pragma unroll
-    for (int i = 0; i < 16; i++) asm volatile("" : "+f"(acc[i])::"memory");
-}
-
-// A slice of 64 outputs, unit by unit. Columns go in two halves: while one half's integers are
-// folded, the other half's products run, and then those of the next unit.
+// A slice of 64 outputs, unit by unit, each in two halves of the columns: as soon as the integers of
+// one are joined, the products of the next begin, and run while those are folded.
 template <int KIND, int LOG>
 __device__ __forceinline__ void multiply_slice(const Project &p, Shared<KIND, LOG> &s,
                                                const Slice<KIND, LOG> &weights, const Panel *panels,
-                                               uint2 scale, bool brings, int c[2][32],
+                                               uint2 scale, bool brings, int c[32],
                                                float acc[32]) {
     // Units of a slice, and bytes of the planes of half of the columns.
     const int UNITS = LOG == 6 ? 4 : 8, HALF = 4096;
@@ -257,46 +242,65 @@ __device__ __forceinline__ void multiply_slice(const Project &p, Shared<KIND, LO
     u32 q = shared_at(panels);
     u32 a[8];
     operands_in<KIND, LOG>(a, weights, 0);
-    begin<LOG>(c[0], a, q, 0);
-    begin<LOG>(c[1], a, q + HALF, 0);
+    begin<LOG>(c, a, q, 0);
 #pragma unroll
     for (int unit = 0; unit < UNITS; unit++) {
-        const int next = unit + 1, kt = LOG == 6 ? unit : unit / 2, half = LOG == 6 ? 0 : unit % 2;
-        u32 next_q = q + (LOG == 6 ? next : next / 2) * sizeof(Panel);
+        const int kt = LOG == 6 ? unit : unit / 2, half = LOG == 6 ? 0 : unit % 2;
+        const int next = unit + 1, next_kt = LOG == 6 ? next : next / 2;
         const float *sums = LOG == 6 ? panels[kt].sums_64[0][t] : panels[kt].sums_32[half][t];
         float2 low, high;
         affine_in<KIND, LOG>(weights, scale, kt, half, g, low, high);
         if (unit == UNITS / 2 && brings) bring_rows(p, s);
-        float4 some[2] = {*(const float4 *)sums, *(const float4 *)(sums + 4)};
-        settled<1>(c[0]);
-        fold_unit(acc, c[0], some, low, high);
-        some[0] = *(const float4 *)(sums + 8), some[1] = *(const float4 *)(sums + 12);
-        settled<0>(c[1]);
-        if (next < UNITS) operands_in<KIND, LOG>(a, weights, next);
-        if (next < UNITS) begin<LOG>(c[0], a, next_q, next);
-        fold_unit(acc + 16, c[1], some, low, high);
-        if (next < UNITS) begin<LOG>(c[1], a, next_q + HALF, next);
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            int dots[16];
+            settled(c);
+#pragma unroll
+            for (int i = 0; i < 16; i++) dots[i] = c[2 * i] * 256 + c[2 * i + 1];
+            if (side == 0) {
+                begin<LOG>(c, a, q + kt * sizeof(Panel) + HALF, unit);
+            } else if (next < UNITS) {
+                operands_in<KIND, LOG>(a, weights, next);
+                begin<LOG>(c, a, q + next_kt * sizeof(Panel), next);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float4 four = *(const float4 *)(sums + 8 * side + 4 * i);
+                float sum[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    float *to = acc + 16 * side + 8 * i + 2 * j;
+                    const int *dot = dots + 8 * i + 2 * j;
+                    to[0] = __fmaf_rn(sum[j], low.y, __fmaf_rn((float)dot[0], low.x, to[0]));
+                    to[1] = __fmaf_rn(sum[j], high.y, __fmaf_rn((float)dot[1], high.x, to[1]));
+                }
+            }
+        }
     }
 }
 
 // A warpgroup's 64 outputs of a piece; `turn` counts slices over all pieces.
 template <int KIND, int LOG>
-__device__ __forceinline__ void multiply_piece(const Project &p, const Piece &piece,
-                                               Shared<KIND, LOG> &s, u32 &turn) {
-    const Matrix &m = p.matrices[piece.matrix];
+__device__ __forceinline__ void multiply_piece(const Project &p, int at, Shared<KIND, LOG> &s,
+                                               u32 &turn) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int slices = p.x.slices, tiles = (m.n + 15) / 16;
-    u64 tile = min(piece.ntile + warp, tiles - 1);
-    const uint2 *units = (const uint2 *)m.units + tile * slices * 8 + g;
+    int slices = p.x.slices;
+    const uint2 *units = nullptr;
+    if (KIND == KIND_K) {
+        Piece piece = piece_of(p, at);
+        const Matrix &m = p.matrices[piece.matrix];
+        u64 tile = min(piece.ntile + warp, (m.n + 15) / 16 - 1);
+        units = (const uint2 *)m.units + tile * slices * 8 + g;
+    }
     float4 *total = &s.total[0][threadIdx.x];
 #pragma unroll
     for (int i = 0; i < 8; i++) total[i * THREADS] = make_float4(0, 0, 0, 0);
     // One group, two and four, until their others are there.
     float parked[3][32];
     float acc[32];
-    int c[2][32];
+    int c[32];
 #pragma unroll
-    for (int i = 0; i < 64; i++) c[i / 32][i % 32] = 0;
+    for (int i = 0; i < 32; i++) c[i] = 0;
     int group = 0;
     for (int slice = 0; slice < slices; slice++, turn++) {
         u32 place = turn % RING, phase = turn / RING & 1;
@@ -325,6 +329,10 @@ __device__ __forceinline__ void multiply_piece(const Project &p, const Piece &pi
 #pragma unroll
         for (int i = 0; i < 8; i++) total[i * THREADS] = *(const float4 *)(acc + 4 * i);
     }
+    // Not kept since the beginning: registers are short in between.
+    asm volatile("" : "+r"(at));
+    Piece piece = piece_of(p, at);
+    const Matrix &m = p.matrices[piece.matrix];
     int n = (piece.ntile + warp) * 16 + g;
 #pragma unroll
     for (int j = 0; j < ROW_TILES; j++) {
@@ -364,9 +372,8 @@ template <int KIND, int LOG> __device__ __forceinline__ void wide_all(const Proj
     }
     u32 turn = 0;
     for (int at = blockIdx.x;; at += gridDim.x) {
-        Piece piece = piece_of(p, at);
-        if (piece.rows < 0) break;
-        multiply_piece(p, piece, s, turn);
+        if (piece_of(p, at).rows < 0) break;
+        multiply_piece(p, at, s, turn);
     }
 }
 #else

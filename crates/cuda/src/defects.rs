@@ -130,8 +130,8 @@ pub const DEFECTS: [Defect; 25] = [
     defect(
         "decay after the update",
         "gdn",
-        "s[i + j] = product_flushed(s[i + j], decay);",
-        "if (first + r > walk.first) s[i + j] = product_flushed(s[i + j], decay);",
+        "s[i] = product_flushed(s[i], decay);",
+        "if (first + r > walk.first) s[i] = product_flushed(s[i], decay);",
     ),
     defect(
         "a window's row that sees one key more",

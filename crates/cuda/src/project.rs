@@ -33,8 +33,8 @@ const ONE_SLICE_BYTES: usize = 2 * SLICE_VALUES + 16;
 /// Most shared memory of those blocks.
 pub(crate) const ONE_SHARED_BYTES: u32 = 224 << 10;
 /// Outputs of a piece and threads of a block of kernels/wide.cu.
-const WIDE_OUTPUTS: usize = 192;
-const WIDE_THREADS: u32 = 384;
+const WIDE_OUTPUTS: usize = 256;
+const WIDE_THREADS: u32 = 512;
 
 /// `Quantised` of kernels/linear.cu.
 #[repr(C)]

@@ -169,7 +169,7 @@ pub const UNITS: [Unit; 12] = [
         name: "wide",
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("wide")],
         kernels: &["wide_nibbles_bf16_64", "wide_nibbles_f16_32", "wide_nibbles_k_32"],
-        shared: &[180_864, 187_008, 180_864],
+        shared: &[215_872, 224_064, 215_872],
         yields: false,
         hot: &["wide_nibbles_bf16_64", "wide_nibbles_f16_32", "wide_nibbles_k_32"],
     },
