@@ -50,11 +50,8 @@ extern "C" __global__ void __launch_bounds__(NORM_WARPS * 32) norm_quantise(cons
 #pragma unroll
     for (int i = 0; i < NORM_LOADS; i++) {
         int from = (i * NORM_WARPS * 32 + threadIdx.x) * 4;
+        if (from >= p.width) break;
         float4 a = own[i];
-        if (from >= p.width) {
-            *(float4 *)(row + from) = a;
-            continue;
-        }
         if (y) {
             float4 b = other[i];
             a.x = flushed(__fadd_rn(a.x, b.x)), a.y = flushed(__fadd_rn(a.y, b.y));
@@ -66,21 +63,9 @@ extern "C" __global__ void __launch_bounds__(NORM_WARPS * 32) norm_quantise(cons
     }
     bool any = __syncthreads_or(bad);
     if (warp == 0) {
-        // Eight at a time, the next ones on their way; past the row are zeros.
-        float sum = 0.0f, next[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) next[i] = row[i * 32 + lane];
-        for (int from = 256; from < p.width + 256; from += 256) {
-            float now[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++) now[i] = next[i];
-            if (from < p.width) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) next[i] = row[from + i * 32 + lane];
-            }
-#pragma unroll
-            for (int i = 0; i < 8; i++) sum = __fmaf_rn(now[i], now[i], sum);
-        }
+        float sum = 0.0f;
+#pragma unroll 32
+        for (int i = lane; i < p.width; i += 32) sum = __fmaf_rn(row[i], row[i], sum);
         float mean = __fmaf_rn(folded(sum), p.inverse, p.eps);
         if (lane == 0) factor = __fdiv_rn(1.0f, __fsqrt_rn(mean));
     }

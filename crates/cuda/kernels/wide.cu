@@ -265,8 +265,15 @@ __device__ __forceinline__ void multiply_slice(const Project &p, Shared<KIND, LO
             }
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float4 four = *(const float4 *)(sums + 8 * side + 4 * i);
-                float sum[4] = {four.x, four.y, four.z, four.w};
+                // Two at a time: what lanes read alike is then read once.
+                float sum[4];
+                u32 from = shared_at(sums + 8 * side + 4 * i);
+                asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                             : "=f"(sum[0]), "=f"(sum[1])
+                             : "r"(from));
+                asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                             : "=f"(sum[2]), "=f"(sum[3])
+                             : "r"(from + 8));
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     float *to = acc + 16 * side + 8 * i + 2 * j;
