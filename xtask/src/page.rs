@@ -1,4 +1,5 @@
-//! The page at `/` in a headless Chromium, on a ring of three: used by keyboard, photographed.
+//! The page at `/` in a headless Chromium, on a ring of three: used by keyboard, photographed;
+//! and `baton top` beside it.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::step::{self, Steps};
 
-/// What drives the browser.
-const PACKAGE: &str = "playwright==1.65.2";
+/// What drives the browser, and what the terminal of `baton top` is.
+const PACKAGES: [&str; 2] = ["playwright==1.65.2", "pyte==0.8.2"];
 /// Programs that it may be, by name.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
@@ -39,13 +40,13 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
 
 fn python(steps: &mut Steps, folder: &std::path::Path) -> Result<PathBuf> {
     let python = folder.join("bin/python");
-    let has = ["-c", "import playwright"];
+    let has = ["-c", "import playwright, pyte"];
     let quiet = Command::new(&python).args(has).stderr(Stdio::null()).status();
     if !quiet.is_ok_and(|status| status.success()) {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         steps.run("venv", Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder))?;
-        let install = ["-m", "pip", "install", "--quiet", PACKAGE];
-        steps.run("pip", Command::new(&python).args(install))?;
+        let install = ["-m", "pip", "install", "--quiet"];
+        steps.run("pip", Command::new(&python).args(install).args(PACKAGES))?;
     }
     Ok(python)
 }

@@ -19,6 +19,7 @@ use weights::Checkpoint;
 use wire::hello::Encryption;
 
 use crate::args::Bench;
+use crate::bar;
 use crate::cell::Cell;
 use crate::check::{Placement, placements};
 use crate::model::Settings;
@@ -64,6 +65,7 @@ pub fn run(args: &Bench) -> Result<()> {
             table.add(seat, *case);
         }
     }
+    let bar = bar::steps((args.runs as usize + 1) * seats.len() * cases.len(), "measuring");
     for run in 0..=args.runs {
         let timings = seats.iter().flat_map(|seat| cases.iter().map(move |case| (seat, case)));
         for (at, (seat, case)) in timings.enumerate() {
@@ -72,8 +74,10 @@ pub fn run(args: &Bench) -> Result<()> {
             if run > 0 {
                 table.put(at, timing);
             }
+            bar.inc(1);
         }
     }
+    bar.finish_and_clear();
     if args.limits {
         args.threads.iter().for_each(|&threads| table.limit(threads, cpu::limits(threads)));
     }

@@ -8,7 +8,7 @@ use arith::base::Rank;
 use weights::{Checkpoint, Digest, Digests, TensorInfo};
 use wire::describe::Ends;
 
-use crate::source;
+use crate::{loading, source};
 
 /// Reading that took longer is worth a line in the log.
 const LONG: Duration = Duration::from_secs(2);
@@ -37,9 +37,11 @@ impl Contents {
         let (started, cache) = (Instant::now(), source::cache_dir().ok());
         checkpoint.check_held(range.clone(), ends).with_context(part)?;
         let names: Vec<&str> = names(checkpoint.part(range.clone(), ends)).collect();
-        let digests = Digests::of(checkpoint, &names, cache.as_deref()).with_context(part)?;
+        let (bytes, read) = (checkpoint.bytes_of(range.clone(), ends), checkpoint.bytes_read());
+        let of = || Digests::of(checkpoint, &names, cache.as_deref()).with_context(part);
+        let digests = loading::told(rank, "digesting", bytes, read, of)?;
         if started.elapsed() > LONG {
-            let mib = checkpoint.bytes_of(range.clone(), ends) >> 20;
+            let mib = bytes >> 20;
             let seconds = started.elapsed().as_secs();
             tracing::info!("{}: read {mib} MiB for their digests in {seconds} s", part());
         }

@@ -1,4 +1,4 @@
-//! What a rank says while it loads its layers.
+//! What a rank says while it reads its layers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,29 +13,16 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Characters of a bar.
 const BAR: u64 = 20;
 
-/// Has `load` read `all` bytes, which it counts in `read`, and says now and then how far it is.
+/// Has `load` read `all` bytes, which it counts in `read`, says now and then how far it is, and in
+/// the end how long it took.
 pub fn watch<T, E>(
     rank: Rank,
     all: u64,
     read: &AtomicU64,
     load: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
-    let (since, before) = (Instant::now(), read.load(Ordering::Relaxed));
-    let loaded = || read.load(Ordering::Relaxed).saturating_sub(before).min(all);
-    let (done, over) = mpsc::channel::<()>();
-    let found = std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut pause = FIRST;
-            while let Err(RecvTimeoutError::Timeout) = over.recv_timeout(pause) {
-                tracing::info!("rank {rank}: {}", line(loaded(), all, since.elapsed()));
-                pause = (pause * 2).min(LONGEST);
-            }
-        });
-        let found = load();
-        // Ends the thread, also where loading failed.
-        drop(done);
-        found
-    });
+    let since = Instant::now();
+    let found = told(rank, "loading", all, read, load);
     if found.is_ok() {
         let took = since.elapsed();
         let (mib, rate) = (mib(all), rate(all, took));
@@ -43,6 +30,27 @@ pub fn watch<T, E>(
         tracing::info!("rank {rank}: loaded {mib} MiB in {took:.1} s, {rate} MiB/s");
     }
     found
+}
+
+/// Has `work` read at most `all` bytes, which it counts in `read`, and says now and then how far
+/// it is.
+pub fn told<T>(rank: Rank, what: &str, all: u64, read: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let (since, before) = (Instant::now(), read.load(Ordering::Relaxed));
+    let done = || read.load(Ordering::Relaxed).saturating_sub(before).min(all);
+    let (ended, over) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut pause = FIRST;
+            while let Err(RecvTimeoutError::Timeout) = over.recv_timeout(pause) {
+                tracing::info!("rank {rank}: {what} {}", line(done(), all, since.elapsed()));
+                pause = (pause * 2).min(LONGEST);
+            }
+        });
+        let found = work();
+        // Ends the thread, also where the work failed.
+        drop(ended);
+        found
+    })
 }
 
 fn mib(bytes: u64) -> u64 {

@@ -1,6 +1,7 @@
 //! `baton`: one language model over several machines.
 
 mod args;
+mod bar;
 mod bench;
 mod busy;
 mod cell;

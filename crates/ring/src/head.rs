@@ -93,6 +93,8 @@ pub struct Facts {
     pub pages_kept: u32,
     /// Kept prompts.
     pub keeps: u32,
+    /// Streams that gave their pages up to older ones and were computed again.
+    pub preemptions: u64,
     /// Milliseconds in which rank 0's device computed.
     pub computed_ms: u64,
     /// Milliseconds in which there was work in the ring.

@@ -394,6 +394,7 @@ impl<J: Join> Desk<'_, J> {
             at_work_ms: self.at_work.as_millis() as u64,
             pages_kept: lead.sched.pages_kept(),
             keeps: lead.sched.keeps(),
+            preemptions: lead.sched.preemptions(),
             seats: self.seats.clone(),
             tallies,
             trips: lead.trips(),

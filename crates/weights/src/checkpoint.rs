@@ -36,7 +36,7 @@ pub struct Checkpoint {
     /// Whether MLX's codes are read as f32 values.
     widened: bool,
     /// Stored bytes that were read.
-    read: AtomicU64,
+    read: Arc<AtomicU64>,
 }
 
 /// What holds the tensors, beside them.
@@ -105,7 +105,7 @@ impl Checkpoint {
             tensors,
             manifest,
             widened: false,
-            read: AtomicU64::new(0),
+            read: Arc::default(),
         })
     }
 
@@ -130,7 +130,7 @@ impl Checkpoint {
             tensors,
             manifest,
             widened: false,
-            read: AtomicU64::new(0),
+            read: Arc::default(),
         })
     }
 
@@ -268,8 +268,8 @@ impl Checkpoint {
         Ok(shape.over(bytes))
     }
 
-    /// Stored bytes of all that [`Checkpoint::read`] has given so far.
-    pub fn bytes_read(&self) -> &AtomicU64 {
+    /// Stored bytes that were read so far: for layers, digests and copies.
+    pub fn bytes_read(&self) -> &Arc<AtomicU64> {
         &self.read
     }
 
@@ -311,6 +311,7 @@ impl Checkpoint {
         for piece in &self.held(name)?.pieces {
             pieces(&self.files[piece.file], piece.at, piece.bytes, |bytes| {
                 sum.update(bytes);
+                self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 Ok::<_, WeightsError>(())
             })?;
         }

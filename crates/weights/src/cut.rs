@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha2::{Digest as _, Sha256};
 
@@ -43,6 +44,7 @@ pub fn cut(
     let digest = |tensor: &TensorInfo| manifest.digests().get(&tensor.name);
     let parts = tensors.into_iter().map(|tensor| Part {
         files: checkpoint.files().to_vec(),
+        read: checkpoint.bytes_read().clone(),
         expected: digest(tensor),
         tensor: tensor.clone(),
     });
@@ -61,6 +63,8 @@ struct Part {
     files: Vec<Arc<Source>>,
     tensor: TensorInfo,
     expected: Option<Digest>,
+    /// Counts what was copied.
+    read: Arc<AtomicU64>,
 }
 
 impl Part {
@@ -70,6 +74,7 @@ impl Part {
         for piece in &self.tensor.pieces {
             checkpoint::pieces(&self.files[piece.file], piece.at, piece.bytes, |bytes| {
                 sum.update(bytes);
+                self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 out.write_all(bytes)
             })?;
         }

@@ -48,14 +48,30 @@ def test_choices_are_seeds():
     assert two[1].message.content == one.message.content
 
 
+TOOL = {"type": "function", "function": {"name": "dive", "parameters": PARAMETERS}}
+
+
 def test_required_tools():
-    tool = {"type": "function", "function": {"name": "dive", "parameters": PARAMETERS}}
     for choice in ("required", {"type": "function", "function": {"name": "dive"}}):
         call = client.chat.completions.create(
-            model=MODEL, messages=ASK, tools=[tool], tool_choice=choice, max_tokens=200,
+            model=MODEL, messages=ASK, tools=[TOOL], tool_choice=choice, max_tokens=200,
             parallel_tool_calls=False).choices[0].message.tool_calls[0]
         assert json.loads(call.function.arguments)["name"] in ("North", "Red")
         said.append(call.function.arguments)
+
+
+def test_streamed_tools_are_the_whole_replys():
+    ask = dict(model=MODEL, messages=ASK, tools=[TOOL], tool_choice="required", max_tokens=200,
+               parallel_tool_calls=False, seed=6, temperature=1)
+    whole = client.chat.completions.create(**ask).choices[0]
+    with client.chat.completions.stream(**ask) as stream:
+        pieces = [e for e in stream if e.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion().choices[0]
+    call = whole.message.tool_calls[0].function
+    assert "".join(piece.arguments_delta for piece in pieces) == call.arguments
+    assert final.message.tool_calls[0].function.arguments == call.arguments
+    assert final.finish_reason == whole.finish_reason == "tool_calls"
+    said.append(call.arguments)
 
 
 def test_structured_output():

@@ -1,9 +1,11 @@
 """200 streams at once for a while, some read slowly, some left: slow.py URL SECONDS PID.
 
 A quarter reads a little a second and stops reading now and then, a quarter leaves in the middle of
-its reply; the others read at once and measure the longest gap between two of their tokens. Once a
-second the memory of process PID and its children is taken, and how long rounds are: a gap of a
-round, or of this reader's own lateness on a busy machine, is nobody's stall."""
+its reply; the others read at once and measure the longest gap between two of their tokens. Before
+and after, for a tenth of the time each, all of them read at once: what gaps are then is no other
+client's doing. Once a second the memory of process PID and its children is taken, and how long
+rounds are: nor is a gap of a round, or of this reader's own lateness on a busy machine, anyone's
+stall."""
 
 import asyncio
 import json
@@ -18,6 +20,7 @@ URL, SECONDS, PID = urlparse(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 STREAMS, TOKENS = 200, 100
 WARM_S = min(60.0, SECONDS / 4)
 STALL_S = 1.0
+CONTROL_S = SECONDS / 10
 gaps, counts, faults = [], {"good": 0, "slow": 0, "left": 0}, []
 
 
@@ -50,7 +53,7 @@ async def good(rng):
                 raise RuntimeError(line.decode())
     if not ended:
         raise RuntimeError("a stream was cut")
-    gaps.append((time.monotonic(), longest))
+    gaps.append(longest)
     writer.close()
 
 
@@ -69,9 +72,13 @@ async def left(rng):
     writer.transport.abort()
 
 
-async def seat(number, end):
+GOOD = [("good", good)]
+MIXED = [("slow", slow), ("left", left), *GOOD, *GOOD]
+
+
+async def seat(number, kinds, end):
     rng = random.Random(number)
-    name, kind = [("slow", slow), ("left", left), ("good", good), ("good", good)][number % 4]
+    name, kind = kinds[number % len(kinds)]
     while time.monotonic() < end:
         try:
             await kind(rng)
@@ -104,35 +111,57 @@ def rounds():
     return tuple(float(series[f"baton_ring_{name}_total"]) for name in ("rounds", "round_seconds"))
 
 
+class Phase:
+    """Streams of some kinds for some seconds: gaps, lateness and rounds, and memory by time."""
+
+    def __init__(self):
+        self.samples, self.late, self.round_s, self.gaps = [], 0.0, 0.0, []
+
+    async def run(self, kinds, seconds):
+        gaps.clear()
+        start, seen = time.monotonic(), await asyncio.to_thread(rounds)
+        seats = [asyncio.create_task(seat(n, kinds, start + seconds)) for n in range(STREAMS)]
+        while time.monotonic() < start + seconds:
+            before = time.monotonic()
+            await asyncio.sleep(1)
+            self.late = max(self.late, time.monotonic() - before - 1)
+            self.samples.append((before - start, memory()))
+            now = await asyncio.to_thread(rounds)
+            if now[0] > seen[0]:
+                self.round_s = max(self.round_s, (now[1] - seen[1]) / (now[0] - seen[0]))
+            seen = now
+        await asyncio.wait(seats, timeout=60)
+        self.gaps = sorted(gaps)
+        return self
+
+    def __str__(self):
+        middle, worst = self.gaps[len(self.gaps) // 2], self.gaps[-1]
+        return (f"median {middle * 1e3:.0f} ms, worst {worst * 1e3:.0f} ms of {len(self.gaps)}; "
+                f"rounds up to {self.round_s * 1e3:.0f} ms in the mean of a second, this reader "
+                f"up to {self.late * 1e3:.0f} ms late")
+
+
 async def main():
-    start = time.monotonic()
-    seats = [asyncio.create_task(seat(n, start + SECONDS)) for n in range(STREAMS)]
-    samples, late, round_s, seen = [], 0.0, 0.0, (0.0, 0.0)
-    while time.monotonic() < start + SECONDS:
-        before = time.monotonic()
-        await asyncio.sleep(1)
-        late = max(late, time.monotonic() - before - 1)
-        samples.append((before - start, memory()))
-        now = await asyncio.to_thread(rounds)
-        if now[0] > seen[0]:
-            round_s = max(round_s, (now[1] - seen[1]) / (now[0] - seen[0]))
-        seen = now
-    await asyncio.wait(seats, timeout=60)
-    return samples, late, round_s
+    before = await Phase().run(GOOD, CONTROL_S)
+    counts["good"] = 0
+    mixed = await Phase().run(MIXED, SECONDS)
+    whole = dict(counts)
+    return before, mixed, whole, await Phase().run(GOOD, CONTROL_S)
 
 
-samples, late, round_s = asyncio.run(main())
-warm = [mib for at, mib in samples if at >= WARM_S]
-third = max(1, len(warm) // 3)
-before, after = max(warm[:third]), max(warm[-third:])
-longest = sorted(gap for _, gap in gaps)
-worst, p50 = longest[-1], longest[len(longest) // 2]
-print(f"the longest gap of each good stream: median {p50 * 1e3:.0f} ms, worst "
-      f"{worst * 1e3:.0f} ms; rounds took up to {round_s * 1e3:.0f} ms in the mean of a second, "
-      f"and this reader was up to {late * 1e3:.0f} ms late")
+before, mixed, whole, after = asyncio.run(main())
+print("the longest gap between two tokens of each good stream:")
+for name, phase in [("without slow clients", before), ("with them", mixed), ("without", after)]:
+    print(f"  {name}: {phase}")
 for fault in faults[:5]:
     print(fault)
-print(f"slow: {STREAMS} streams for {SECONDS:.0f} s, {counts['good']} whole, {counts['slow']} read "
-      f"slowly, {counts['left']} left, {len(faults)} faults, longest gap {worst:.3f} s, "
-      f"longest rounds {round_s:.3f} s, memory {before:.0f} to {after:.0f} MiB")
-sys.exit(bool(faults) or worst - late - round_s > STALL_S or after > before * 1.02 + 8)
+warm = [mib for at, mib in mixed.samples if at >= WARM_S]
+third = max(1, len(warm) // 3)
+early, late = max(warm[:third]), max(warm[-third:])
+worst, control = mixed.gaps[-1], max(before.gaps[-1], after.gaps[-1])
+stall = max(worst - max(mixed.late + mixed.round_s, control), 0)
+print(f"slow: {STREAMS} streams for {SECONDS:.0f} s, {whole['good']} whole, {whole['slow']} read "
+      f"slowly, {whole['left']} left, {len(faults)} faults, longest gap {worst:.3f} s, without "
+      f"slow clients {control:.3f} s, stall by them {stall:.3f} s of {STALL_S:.0f} allowed, memory "
+      f"{early:.0f} to {late:.0f} MiB")
+sys.exit(bool(faults) or stall > STALL_S or late > early * 1.02 + 8)

@@ -1,9 +1,9 @@
 """Runs the documents' commands: run.py BATON ROOT SMOLLM2 [DOCUMENT..]. Ends with one line.
 
 Each document is followed in a folder of its own, block by block of `sh`. A line that serves (`baton
-serve`, `baton stage`) goes on in the background until the document ends or serves anew. A block of
-`text` after one of `sh`, before the next heading, states its output: each of its lines must be
-there, whatever its numbers and hashes. Every step, its seconds and its output go into
+serve`, `baton stage`) goes on in the background until the document ends or begins another ring. A
+block of `text` after one of `sh`, before the next heading, states its output: each of its lines
+must be there, whatever its numbers and hashes. Every step, its seconds and its output go into
 `target/docs/`, one transcript a document. `sh fails` must fail, `sh on A` is a test's of its own,
 `sh not run` is not run here, nor is what builds.
 """
@@ -99,7 +99,7 @@ class Follower:
         """In the background; rank 0 is waited for."""
         words = shlex.split(line.replace("\\\n", " "))
         leads = words[1] == "serve"
-        if leads and any(leads for _, _, leads in self.servers):
+        if any(leads for _, _, leads in self.servers):
             self.stop()
         log = self.folder / f"{len(self.servers)}.log"
         with log.open("w") as out:
@@ -192,7 +192,8 @@ class Follower:
 
     def python(self, script):
         """A client's, where one that the tests installed is there."""
-        pythons = [python for python in ROOT.glob("target/*/bin/python") if has_openai(python)]
+        found = [*ROOT.glob("target/*/bin/python"), *ROOT.glob("target/*/venv/bin/python")]
+        pythons = [python for python in found if has_openai(python)]
         if not pythons:
             print("skipped: no Python with openai under target/")
             return

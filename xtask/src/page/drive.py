@@ -1,18 +1,32 @@
-"""The page in a browser: drive.py BATON CHROMIUM FOLDER. Screenshots go into FOLDER."""
+"""The page in a browser: drive.py BATON CHROMIUM FOLDER. Screenshots go into FOLDER.
 
+Beside the page `baton top` is at a terminal, whose screen is drawn by the browser."""
+
+import fcntl
+import html
 import json
+import os
+import pty
 import re
+import select
+import struct
 import subprocess
 import sys
+import termios
 import threading
+import time
+import urllib.request
 from pathlib import Path
 
+import pyte
 from playwright.sync_api import expect, sync_playwright
 
 BATON, CHROMIUM, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 ASK = "Tell me a story about a brave rabbit named Tom."
 PATIENCE_MS = 60_000
+TERMINAL = (100, 16)
+TOP_S = 4
 checks = 0
 
 
@@ -43,6 +57,46 @@ def endless(route):
     """The page's own request, to a reply that does not end by itself."""
     body = json.loads(route.request.post_data) | {"ignore_eos": True, "max_tokens": 4000}
     route.continue_(post_data=json.dumps(body))
+
+
+def top(browser, address):
+    """What `baton top` has on its screen while replies are under way, photographed."""
+    body = json.dumps({"prompt": ASK, "n": 8, "max_tokens": 1900, "ignore_eos": True,
+                       "temperature": 1, "stream": True}).encode()
+    replies = urllib.request.urlopen(urllib.request.Request(
+        f"{address}/v1/completions", body, {"Content-Type": "application/json"}))
+    columns, lines = TERMINAL
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    process = subprocess.Popen([BATON, "top", "--url", address, "--every", "0.5"], stdin=theirs,
+                               stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"})
+    os.close(theirs)
+    screen = pyte.Screen(columns, lines)
+    stream, until = pyte.ByteStream(screen), time.monotonic() + TOP_S
+    while time.monotonic() < until:
+        if select.select([ours], [], [], 0.1)[0]:
+            stream.feed(os.read(ours, 1 << 16))
+    process.terminate()
+    process.wait(10)
+    os.close(ours)
+    replies.close()
+    said = "\n".join(line.rstrip() for line in screen.display)
+    page = browser.new_page(viewport={"width": 980, "height": 360})
+    style = "font: 16px/1.3 monospace; background: #111; color: #ddd; margin: 0; padding: 8px"
+    page.set_content(f"<body style='margin: 0; background: #111'><pre style='{style}'>"
+                     f"{html.escape(said)}</pre>")
+    page.screenshot(path=FOLDER / "top.png")
+    page.close()
+    return said
+
+
+def check_top(said, proof):
+    """Replies run on three ranks, and the one before has the hash that the page showed."""
+    check(re.search(r"[1-9]\d* running", said), f"top: replies are under way:\n{said}")
+    for layers in ("0..2", "2..5", "5..8"):
+        check(said.count(layers) == 1, f"top: a line of the layers {layers}:\n{said}")
+    check(len(re.findall(r"[1-9]\d* MiB +\d+\.\d+ ms", said)) == 3, f"top: each works:\n{said}")
+    check(proof in said, f"top: the last reply's hash is the page's, {proof}:\n{said}")
 
 
 class Visit:
@@ -104,6 +158,8 @@ class Visit:
         for seen in (r"round \d+\.\d+ ms", r"memory [1-9]\d* MiB", r": [1-9][\d.]* [KMi]*B/s"):
             ranks = page.locator("#ranks li", has_text=re.compile(seen))
             expect(ranks).to_have_count(3)
+        if reply.get_attribute("aria-busy") == "true":
+            self.shot("ring" if self.size == "phone" else "reply")
         if self.size == "phone":
             page.locator("#ring summary").click()
 
@@ -131,7 +187,7 @@ class Visit:
         focused = page.evaluate("document.activeElement.id")
         check(focused == "again", f"{self.name}: two tabs lead to Regenerate, not {focused}")
         self.press("Enter")
-        expect(page.locator("#stop")).to_be_enabled()
+        # The key has set the page to work; the reply may be short.
         expect(page.locator("#stop")).to_be_disabled()
         replies = page.locator("#turns li.assistant")
         check(replies.count() == 1, f"{self.name}: one reply took the other's place")
@@ -147,7 +203,7 @@ class Visit:
         download.value.save_as(file)
         if self.size == "phone":
             page.locator("#ring summary").click()
-        return file
+        return file, re.search(r"[0-9a-f]{64}", page.locator("#proof").text_content())[0]
 
     def settings(self):
         """Kept over a reload; refused ones are said."""
@@ -183,7 +239,9 @@ def main():
                     visit.open()
                     visit.under_way()
                     visit.stop()
-                    proof = visit.again()
+                    proof, shown = visit.again()
+                    if (size, scheme) == ("desktop", "dark"):
+                        check_top(top(browser, address), shown)
                     visit.settings()
                     visit.close()
             browser.close()
@@ -194,7 +252,7 @@ def main():
                           capture_output=True, text=True)
     check(held.returncode == 0, f"the saved proof: {held.stdout}{held.stderr}")
     shots = len(list(FOLDER.glob("*.png")))
-    print(f"page: desktop and phone, light and dark, on 3 ranks: {checks} checks passed, "
+    print(f"page: desktop and phone, light and dark, and top, on 3 ranks: {checks} checks passed, "
           f"console quiet, {shots} screenshots in {FOLDER}")
 
 

@@ -239,3 +239,45 @@ async fn collect(
     };
     wholes.into_iter().zip(endings).map(ended).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::App;
+
+    #[test]
+    fn no_more_long_prompts_than_may_be_are_tokenised_at_once() {
+        let (handle, _driver) = ring::head::pair();
+        let app = App::new(handle, Arc::new(Text::byte_level()), "m");
+        let (most, long) = (app.limits.tokenising_max, app.limits.inline_bytes_max + 1);
+        let shared = Arc::new(Shared::new(app));
+        let counts = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+        let work = || {
+            let (shared, counts) = (shared.clone(), counts.clone());
+            async move {
+                let slow = move |_: &Shared| {
+                    let (now, seen) = &*counts;
+                    seen.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(5));
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                };
+                prepare(&shared, long, slow).await
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut all = tokio::task::JoinSet::new();
+            for _ in 0..4 * most {
+                all.spawn(work());
+            }
+            while let Some(done) = all.join_next().await {
+                done.unwrap().unwrap();
+            }
+        });
+        assert_eq!(counts.1.load(Ordering::SeqCst), most);
+    }
+}

@@ -16,8 +16,10 @@ const BOUNDS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
 ];
-/// Most pairs of key and status that are told apart.
+/// Most pairs of key and status, and most keys, that are told apart.
 const SERIES_MAX: usize = 4096;
+/// The name of keys past those.
+const OTHERS: &str = "others";
 /// vLLM's names of guessed tokens.
 const DRAFTED: &str = "spec_decode_num_draft_tokens_total";
 const ACCEPTED: &str = "spec_decode_num_accepted_tokens_total";
@@ -55,13 +57,18 @@ struct Counts {
     answered: BTreeMap<(String, u16), u64>,
     tokens: BTreeMap<String, (u64, u64)>,
     finished: BTreeMap<&'static str, u64>,
+    /// The last completed reply of each key.
+    last: BTreeMap<String, Run>,
     gone: u64,
     /// Tokens guessed ahead, and those of them that replies have.
     drafted: (u64, u64),
+    cached: u64,
     head: Histogram,
     first: Histogram,
     between: Histogram,
     whole: Histogram,
+    decode: Histogram,
+    each: Histogram,
 }
 
 /// What one server has counted.
@@ -85,31 +92,43 @@ impl Metrics {
 
     /// A prompt was taken in.
     pub fn prompt(&self, key: &str, tokens: u32) {
-        let mut counts = self.counts();
-        counts.tokens.entry(key.to_owned()).or_default().0 += u64::from(tokens);
+        self.counts().of(key).0 += u64::from(tokens);
     }
 
     /// A reply's first token.
     pub fn first(&self, key: &str, took: Duration) {
         let mut counts = self.counts();
         counts.first.add(took);
-        counts.tokens.entry(key.to_owned()).or_default().1 += 1;
+        counts.of(key).1 += 1;
     }
 
     /// Another.
     pub fn next(&self, key: &str, took: Duration) {
         let mut counts = self.counts();
         counts.between.add(took);
-        counts.tokens.entry(key.to_owned()).or_default().1 += 1;
+        counts.of(key).1 += 1;
     }
 
     /// A reply was completed.
-    pub fn finished(&self, reason: &'static str, took: Duration, run: &Run) {
+    pub fn finished(&self, key: &str, reason: &'static str, took: Duration, run: &Run) {
         let mut counts = self.counts();
         counts.drafted.0 += u64::from(run.drafted);
         counts.drafted.1 += u64::from(run.accepted);
+        counts.cached += u64::from(run.cached_tokens);
+        if run.tokens > 1 {
+            counts.decode.add(run.decode);
+            counts.each.add(run.decode / (run.tokens - 1));
+        }
+        if counts.last.len() < SERIES_MAX || counts.last.contains_key(key) {
+            counts.last.insert(key.to_owned(), *run);
+        }
         *counts.finished.entry(reason).or_default() += 1;
         counts.whole.add(took);
+    }
+
+    /// The key's last completed reply.
+    pub fn last(&self, key: &str) -> Option<Run> {
+        self.counts().last.get(key).copied()
     }
 
     /// A client went away before its reply's end.
@@ -135,6 +154,7 @@ impl Metrics {
         own(&mut out, "gauge", "ranks", f64::from(facts.world));
         own(&mut out, "gauge", "kv_pages_used", f64::from(facts.pages_used));
         own(&mut out, "gauge", "kv_pages", f64::from(facts.pages));
+        own(&mut out, "gauge", "kv_pages_kept", f64::from(facts.pages_kept));
         own(&mut out, "gauge", "rounds_of_epoch", facts.rounds as f64);
         own(&mut out, "counter", "client_disconnections_total", counts.gone as f64);
         vitals::write(&mut out, facts, cost);
@@ -147,15 +167,21 @@ impl Metrics {
             ("generation_tokens_total", "generation_tokens_total", "counter", reply as f64),
             ("drafted_tokens_total", DRAFTED, "counter", drafted as f64),
             ("accepted_drafts_total", ACCEPTED, "counter", accepted as f64),
+            ("preemptions_total", "num_preemptions_total", "counter", facts.preemptions as f64),
+            ("cached_tokens_total", "prefix_cache_hits_total", "counter", counts.cached as f64),
         ] {
             own(&mut out, kind, ours, value);
             theirs(&mut out, kind, vllm, value);
         }
+        // Each prompt is looked for in the prompt cache.
+        theirs(&mut out, "counter", "prefix_cache_queries_total", prompt as f64);
         counts.write_series(&mut out, &model);
         for (name, theirs, histogram) in [
             ("time_to_first_token", Some("time_to_first_token"), &counts.first),
             ("inter_token", Some("inter_token_latency"), &counts.between),
             ("request", Some("e2e_request_latency"), &counts.whole),
+            ("request_decode", Some("request_decode_time"), &counts.decode),
+            ("time_per_output_token", Some("request_time_per_output_token"), &counts.each),
             ("head", None, &counts.head),
         ] {
             histogram.write(&mut out, &format!("baton_{name}_seconds"), "");
@@ -169,6 +195,12 @@ impl Metrics {
 }
 
 impl Counts {
+    /// Prompt and reply tokens of a key: keys that were read anew have ever new names.
+    fn of(&mut self, key: &str) -> &mut (u64, u64) {
+        let known = self.tokens.len() < SERIES_MAX || self.tokens.contains_key(key);
+        self.tokens.entry(if known { key } else { OTHERS }.to_owned()).or_default()
+    }
+
     fn write_series(&self, out: &mut String, model: &str) {
         let _ = writeln!(out, "# TYPE baton_requests_total counter");
         for ((key, status), count) in &self.answered {
@@ -195,4 +227,28 @@ impl Counts {
 /// A text within a label's quotes.
 pub(super) fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_past_the_limit_are_counted_as_others() {
+        let metrics = Metrics::default();
+        for n in 0..=SERIES_MAX {
+            let key = format!("key-{n}");
+            metrics.answered(&key, 200, Duration::ZERO);
+            metrics.prompt(&key, 3);
+            metrics.finished(&key, "stop", Duration::ZERO, &Run::default());
+        }
+        metrics.prompt("key-0", 4);
+        let past = format!("key-{SERIES_MAX}");
+        assert!(metrics.last("key-0").is_some() && metrics.last(&past).is_none());
+        let text = metrics.text(&Facts::default(), Cost::default(), "m", true);
+        let has = |line: &str| text.lines().any(|found| found == line);
+        assert!(has("baton_key_tokens_total{key=\"key-0\",kind=\"prompt\"} 7"), "{text}");
+        assert!(has("baton_key_tokens_total{key=\"others\",kind=\"prompt\"} 3"));
+        assert!(!text.contains(&past), "requests of a key past the limit are in the sums alone");
+    }
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::guard::{Owner, guard};
 use super::{Shared, answer, page, tokens, vitals};
-use crate::{ApiError, Endpoint, messages};
+use crate::{ApiError, Endpoint, Place, messages};
 
 /// Longest method and path that an error repeats.
 const ECHO_CHARS_MAX: usize = 200;
@@ -189,10 +189,12 @@ async fn metrics(State(shared): App) -> Response {
 /// its state alone.
 async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Value> {
     let (state, detail) = state_of(&shared);
-    if owner.is_none() {
+    let Some(Extension(Owner(key))) = owner else {
         return Json(json!({"status": if state == "ready" { "ok" } else { state }}));
-    }
+    };
     let facts = shared.app.handle.facts();
+    let place = Place { layout: facts.layout.clone(), arith: shared.app.arith.clone() };
+    let last = shared.metrics.last(&key).map(|run| run.proof(&place));
     Json(json!({
         "status": if state == "ready" { "ok" } else { state },
         "ring": {"state": state, "detail": detail},
@@ -209,6 +211,7 @@ async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Val
         "busy": facts.busy(),
         "kv_pages_kept": facts.pages_kept,
         "kept_prompts": facts.keeps,
+        "last_reply": last,
         "uptime_s": shared.started.elapsed().as_secs_f64(),
     }))
 }

@@ -124,7 +124,7 @@ impl Source {
                 finish_reason: "length",
                 reasoning_tokens: 0,
                 by_string: false,
-                run: Run::default(),
+                run: Meter::new(Instant::now()).run(),
             });
         }
         whole.extend(piece);
@@ -191,7 +191,8 @@ impl Sources {
                 }
             }
             Step::End(_, ending) => {
-                shared.metrics.finished(ending.finish_reason, started.elapsed(), &ending.run);
+                let took = started.elapsed();
+                shared.metrics.finished(owner, ending.finish_reason, took, &ending.run);
             }
             Step::Failed(_) => {}
         }

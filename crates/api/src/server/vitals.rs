@@ -40,10 +40,16 @@ pub(super) fn write(out: &mut String, facts: &Facts, cost: Cost) {
             let _ = writeln!(out, "baton_{name}{{rank=\"{rank}\"}} {value}");
         }
     }
-    // Tables are equal on all ranks, so their pages are too.
-    let _ = writeln!(out, "# TYPE baton_rank_kv_pages_used gauge");
-    for rank in 0..facts.seats.len() {
-        let _ = writeln!(out, "baton_rank_kv_pages_used{{rank=\"{rank}\"}} {}", facts.pages_used);
+    // Tables are equal on all ranks, so what streams and kept prompts hold of them is too.
+    for (name, value) in [
+        ("rank_kv_pages_used", facts.pages_used),
+        ("rank_states_used", facts.running),
+        ("rank_states_kept", facts.keeps),
+    ] {
+        let _ = writeln!(out, "# TYPE baton_{name} gauge");
+        for rank in 0..facts.seats.len() {
+            let _ = writeln!(out, "baton_{name}{{rank=\"{rank}\"}} {value}");
+        }
     }
     for (name, kind, value) in LINK {
         let _ = writeln!(out, "# TYPE baton_{name} {kind}");

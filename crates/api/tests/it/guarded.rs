@@ -39,12 +39,18 @@ fn a_server_with_keys_takes_none_without_and_counts_by_name() {
             assert_eq!(reply.json()["error"]["code"], "invalid_api_key");
         }
     }
-    for headers in ["Authorization: Bearer sk-alice-key\r\n", "X-Api-Key: sk-other-key\r\n"] {
-        assert_eq!(ask(&server, headers, "POST", CHAT, &body).status, 200);
-    }
-    assert_eq!(get(server.addr, "/health").json(), json!({"status": "ok"}));
     let headers = "Authorization: Bearer sk-alice-key\r\n";
-    assert_eq!(ask(&server, headers, "GET", "/health", "").json()["world"], 2);
+    let reply = ask(&server, headers, "POST", CHAT, &body);
+    assert_eq!(reply.status, 200);
+    let mut proof = reply.json()["baton"].clone();
+    let longer = body.replace("hi", "ho");
+    assert_eq!(ask(&server, "X-Api-Key: sk-other-key\r\n", "POST", CHAT, &longer).status, 200);
+    assert_eq!(get(server.addr, "/health").json(), json!({"status": "ok"}));
+    let mut health = ask(&server, headers, "GET", "/health", "").json();
+    assert_eq!(health["world"], 2);
+    // Of the key that asks, and no other's.
+    let of_it = |value: &mut serde_json::Value| value["token_sha256"].take();
+    assert_eq!(of_it(&mut health["last_reply"]), of_it(&mut proof));
     let text = ask(&server, headers, "GET", "/metrics", "").body().0;
     let text = String::from_utf8(text).unwrap();
     for line in [
@@ -56,6 +62,9 @@ fn a_server_with_keys_takes_none_without_and_counts_by_name() {
         "vllm:time_to_first_token_seconds_count{model_name=\"org/fake\"} 2",
         "vllm:request_success_total{model_name=\"org/fake\",finished_reason=\"stop\"} 2",
         "vllm:num_requests_waiting{model_name=\"org/fake\"} 0",
+        "vllm:request_time_per_output_token_seconds_count{model_name=\"org/fake\"} 2",
+        "vllm:prefix_cache_hits_total{model_name=\"org/fake\"} 0",
+        "vllm:num_preemptions_total{model_name=\"org/fake\"} 0",
         "baton_ready 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -19,6 +19,7 @@ mod drain;
 mod errors;
 mod fake;
 mod guarded;
+mod limits;
 mod openai;
 mod replies;
 mod streams;

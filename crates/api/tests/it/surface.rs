@@ -81,6 +81,9 @@ fn an_echo_brings_the_prompt_with_its_log_probabilities() {
     let reply = ok(&server, COMPLETION, &body);
     assert_eq!(reply["choices"][0]["text"], prompt);
     assert_eq!(reply["usage"]["completion_tokens"], 0);
+    // sha256sum </dev/null
+    let nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    assert_eq!(reply["baton"]["token_sha256"], nothing);
 }
 
 #[test]

@@ -56,11 +56,14 @@ fn each_rank_has_its_series_and_its_label_is_escaped() {
         "baton_rank_info{rank=\"1\",layers=\"1:2\",backend=\"cpu\",device=\"a \\\"fake\\\"\"} 1",
         "baton_rank_compute_seconds_total{rank=\"1\"} 1.5",
         "baton_rank_rounds_total{rank=\"0\"} 7",
+        "baton_rank_states_kept{rank=\"1\"} 0",
         "baton_link_sent_bytes_total{rank=\"1\",to=\"0\"} 9",
         "baton_link_round_trip_seconds{rank=\"0\",to=\"1\"} 0.00025",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    assert_eq!(value("baton_rank_states_used{rank=\"1\"} "), value("baton_requests_running "));
     let health = get(server.addr, "/health").json();
     let ranks = health["ranks"].as_array().unwrap();
     assert_eq!((ranks.len(), &ranks[1]["layers"]), (2, &json!([1, 2])));

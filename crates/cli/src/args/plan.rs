@@ -37,8 +37,9 @@ pub struct PlanArgs {
     /// What `baton probe --out` wrote on each machine [default: this machine alone].
     #[arg(long, value_name = "FILE")]
     pub node: Vec<PathBuf>,
-    /// Round trip and rate of all links, or of one as NAME:NAME=RTT,RATE.
-    #[arg(long, value_name = "RTT,RATE", default_value = "0.2ms,1gbit")]
+    /// Round trip and rate of all links, or of one as NAME:NAME=RTT,RATE, where NAME:NAME=none is
+    /// no link; may be repeated [default: 0.2ms,1gbit].
+    #[arg(long, value_name = "RTT,RATE")]
     pub link: Vec<String>,
     /// What counts most.
     #[arg(long, value_enum, default_value = "decode")]

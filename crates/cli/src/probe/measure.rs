@@ -12,6 +12,7 @@ use backend::Backend;
 use placement::{Costs, Curve, Kind, Point};
 use stage::{Engine, Shapes, Stage, StageConfig};
 
+use crate::bar;
 use crate::device::Seat;
 use crate::model::Model;
 use crate::plan::kinds;
@@ -39,11 +40,17 @@ const ROWS_TIMED: usize = 128;
 pub fn measure(model: &Model, seat: &Seat) -> Result<Costs> {
     let kinds = kinds(model.checkpoint.config());
     let many = in_a_row(model, kinds.len());
-    let together = stretch(model, seat, many.clone(), CONTEXT)?;
-    let far = together.last().map_or(CONTEXT, |point| point.context);
     let first = |kind: Kind| kinds.iter().position(|found| *found == kind);
+    let among = [Kind::Attention, Kind::Recurrent].into_iter().filter_map(first).count();
+    let bar = bar::steps(among + 2, "measuring");
+    let together = stretch(model, seat, many.clone(), CONTEXT)?;
+    bar.inc(1);
+    let far = together.last().map_or(CONTEXT, |point| point.context);
     let alone = |kind: Kind| {
-        first(kind).map(|at| stretch(model, seat, at as u32..at as u32 + 1, far)).transpose()
+        let Some(at) = first(kind) else { return Ok(None) };
+        let points = stretch(model, seat, at as u32..at as u32 + 1, far)?;
+        bar.inc(1);
+        Ok::<_, anyhow::Error>(Some(points))
     };
     let (attention, recurrent) = (alone(Kind::Attention)?, alone(Kind::Recurrent)?);
     let count = |kind| kinds[..many.end as usize].iter().filter(|found| **found == kind).count();
@@ -60,10 +67,12 @@ pub fn measure(model: &Model, seat: &Seat) -> Result<Costs> {
         });
         points.collect()
     };
+    let ends = ends(model, seat)?;
+    bar.finish_and_clear();
     Ok(Costs {
         attention: Curve::new("attention", level(&attention))?,
         recurrent: Curve::new("recurrent", level(&recurrent))?,
-        ends: Curve::new("head", ends(model, seat)?)?,
+        ends: Curve::new("head", ends)?,
         round_s: 0.0,
     })
 }

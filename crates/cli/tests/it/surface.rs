@@ -55,8 +55,13 @@ fn the_manual_has_a_page_of_every_command() {
 fn top_shows_a_line_a_rank() {
     let _turn = Turn::shared();
     let server = Server::ready(&TINY, &["--world", "3", "--threads", "1"]);
+    let none = printed(&["top", "--once", "--every", "0.1", "--url", &url(&server)]);
+    assert!(!none.contains("last reply"), "{none}");
     server.sample();
     let said = printed(&["top", "--once", "--every", "0.3", "--url", &url(&server)]);
+    let proof = server.health()["last_reply"]["token_sha256"].clone();
+    let hash = proof.as_str().expect("a hash");
+    assert!(said.contains(&format!("SHA-256 of its tokens  {hash}\n")), "{said}");
     assert!(said.starts_with("baton  tiny  ok  up "), "{said}");
     for layers in ["0..2", "2..5", "5..8"] {
         assert_eq!(said.matches(layers).count(), 1, "{said}");

