@@ -77,6 +77,14 @@ pub enum BackendError {
         /// What to do.
         hint: String,
     },
+    /// A device that failed at its work; nothing on it can be used any more.
+    #[error("{device} failed: {words}; this rank must be started again")]
+    Failed {
+        /// Device name.
+        device: String,
+        /// The call that failed, and the driver's words.
+        words: String,
+    },
     /// A shape or format that this backend can't hold.
     #[error("{what}: expected {expected}, found {found}")]
     Shape {
@@ -109,6 +117,11 @@ pub trait Backend: Send + Sync + 'static {
     fn arith(&self) -> Arith;
     /// The device in words, for describe and logs.
     fn device(&self) -> String;
+    /// Why the device can't be used any more, if an op failed since it was opened: what was
+    /// downloaded since then is not to be believed.
+    fn failure(&self) -> Option<BackendError> {
+        None
+    }
 
     /// A zeroed buffer.
     fn rows(&self, rows_max: usize, width: usize) -> Result<Self::Rows, BackendError>;

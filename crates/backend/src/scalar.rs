@@ -1,6 +1,8 @@
 //! The reference as a backend: one thread, row by row over `arith`. Tests use it as the oracle,
 //! and with a planted [`Defect`] to show that a check can fail.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use arith::attention::{Heads, KvDtype, attend};
 use arith::base::{Arith, TILE_KEYS};
 use arith::exp::sigmoid;
@@ -27,6 +29,7 @@ pub use state::State;
 pub struct Scalar {
     arith: Arith,
     defect: Option<Defect>,
+    failed: Option<&'static AtomicBool>,
 }
 
 /// `[rows_max, width]` on the host.
@@ -98,12 +101,17 @@ impl Kv {
 impl Scalar {
     /// The reference itself.
     pub fn new(arith: Arith) -> Self {
-        Self { arith, defect: None }
+        Self { arith, ..Self::default() }
     }
 
     /// The reference with one fault, for tests that must turn red.
     pub fn with_defect(arith: Arith, defect: Defect) -> Self {
-        Self { arith, defect: Some(defect) }
+        Self { arith, defect: Some(defect), ..Self::default() }
+    }
+
+    /// As the default, failed from when `failed` is set.
+    pub fn failing(failed: &'static AtomicBool) -> Self {
+        Self { failed: Some(failed), ..Self::default() }
     }
 
     fn has(&self, defect: Defect) -> bool {
@@ -156,6 +164,13 @@ impl Backend for Scalar {
 
     fn device(&self) -> String {
         "scalar reference, one thread".into()
+    }
+
+    fn failure(&self) -> Option<BackendError> {
+        self.failed?.load(Ordering::Acquire).then(|| BackendError::Failed {
+            device: self.device(),
+            words: "a planted failure".to_owned(),
+        })
     }
 
     fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use backend::BackendError;
 
@@ -50,6 +50,8 @@ pub(crate) struct Device {
     waiting: Mutex<Vec<Op>>,
     /// Copies and waits so far: what was launched before one is done when what follows it begins.
     barriers: AtomicU64,
+    /// The first call that failed.
+    failed: OnceLock<String>,
 }
 
 // SAFETY: handles of the driver, which any thread may use once the context is its current one.
@@ -122,6 +124,7 @@ impl Device {
             hopper,
             waiting: Mutex::default(),
             barriers: AtomicU64::new(0),
+            failed: OnceLock::new(),
         };
         let own = if hopper { "a" } else { "" };
         device.load(&cubins(&format!("sm_{major}{minor}{own}"))?)?;
@@ -191,11 +194,21 @@ impl Device {
     }
 
     /// A call that fails only when the card or its driver does. Nothing on the card can be used
-    /// after that, so this rank ends, and whoever watches it starts a new process.
-    fn must(&self, call: &'static str, code: c_int) {
-        if let Err(error) = self.call(call, code) {
-            panic!("{}: {error}", self.name);
+    /// after that: the first failure is kept for who asks, and nothing more is launched.
+    fn must(&self, call: &str, code: c_int) {
+        if code != 0 {
+            let _ = self.failed.set(format!("{call}: {}", self.words(code)));
         }
+    }
+
+    /// Whether a call has failed.
+    fn is_lost(&self) -> bool {
+        self.failed.get().is_some()
+    }
+
+    /// What failed first.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
     }
 
     /// The card's name.
@@ -275,7 +288,7 @@ impl Device {
         shared: u32,
         params: &P,
     ) {
-        if grid.contains(&0) {
+        if grid.contains(&0) || self.is_lost() {
             return;
         }
         let (function, most) = self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
@@ -296,7 +309,7 @@ impl Device {
         let code =
             unsafe { (self.driver.launch)(&config, *function, arguments.as_mut_ptr(), none) };
         if code != 0 {
-            panic!("{}: kernel {name} of {grid:?} x {block}: {}", self.name, self.words(code));
+            self.must(&format!("kernel {name} of {grid:?} x {block}"), code);
         }
     }
 

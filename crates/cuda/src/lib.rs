@@ -4,7 +4,8 @@
 //! Driver and run-time compiler are loaded when a card is opened, so the binary builds and runs
 //! where there is no CUDA. Kernels are `kernels/*.cu`, without headers, compiled for the card at
 //! hand and kept as cubins ([`compile`]). Ops are launched on one stream and waited for where the
-//! host reads. A call of a card that fails ends the process: nothing on that card works after it.
+//! host reads. A call of a card that fails is named by [`Backend::failure`]: nothing on that card
+//! works after it.
 
 #[cfg(not(all(unix, target_endian = "little")))]
 compile_error!("the CUDA backend wants a little-endian Unix");
@@ -132,6 +133,12 @@ impl Cuda {
         Linear::noise(&self.device, format, rows, cols)
     }
 
+    /// Has the card write where no memory is, to test what becomes of it.
+    #[doc(hidden)]
+    pub fn fail(&self) {
+        matrix::write_nowhere(&self.device);
+    }
+
     /// Records what `work` launches, to be launched again as one. `work` must have run before with
     /// the same operands, so that nothing is allocated or uploaded in it.
     pub fn record(&self, work: impl FnOnce()) -> Graph {
@@ -182,6 +189,11 @@ impl Backend for Cuda {
 
     fn device(&self) -> String {
         format!("{}, cuda:{}", self.device.name(), self.ordinal)
+    }
+
+    fn failure(&self) -> Option<BackendError> {
+        let words = self.device.failure()?.to_owned();
+        Some(BackendError::Failed { device: self.device(), words })
     }
 
     fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {

@@ -383,6 +383,12 @@ impl Linear {
     }
 }
 
+/// Writes where no memory is.
+pub(crate) fn write_nowhere(device: &Device) {
+    let params = Noise { to: 64, words: 1, kept: 0, set: 1 };
+    device.launch("noise", [1, 1, 1], 256, &params);
+}
+
 /// A row that is no multiple of a unit, or bytes that are not the matrix's.
 fn check(matrix: &Matrix<'_>) -> Result<(), BackendError> {
     let unit = matrix.format.unit_values();

@@ -336,6 +336,13 @@ impl<B: Backend> Stage<B> {
     }
 }
 
+impl<B: Backend> Stage<B> {
+    /// Whether the device still computes: a failed one gives no rows to anybody.
+    fn works(&self) -> Result<(), StageError> {
+        self.backend.failure().map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
 impl<B: Backend> Engine for Stage<B> {
     fn hidden(&self) -> usize {
         self.hidden
@@ -346,6 +353,10 @@ impl<B: Backend> Engine for Stage<B> {
     }
 
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
+        // The weights lie on a device that is gone: only a new process can have it again.
+        if let Some(failure) = self.backend.failure() {
+            panic!("{failure}");
+        }
         let sizes = sizes(shapes)?;
         let twin_rows = self.prompt_pair.map_or(0, |_| sizes.rows_max / 2);
         let sizes = Sizes { keep_bytes_max: self.keep_bytes_max, twin_rows, ..sizes };
@@ -385,7 +396,7 @@ impl<B: Backend> Engine for Stage<B> {
         for piece in pieces(effects.origins.len(), cuts, sizes.rows_max) {
             self.run(&effects, piece, input, out)?;
         }
-        Ok(())
+        self.works()
     }
 
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
@@ -397,7 +408,7 @@ impl<B: Backend> Engine for Stage<B> {
         let rows = rows.chunks(sizes.head_rows_max * self.hidden);
         let logits = out.chunks_mut(sizes.head_rows_max * self.vocab);
         rows.zip(logits).try_for_each(|(rows, logits)| self.program.head(rows, logits))?;
-        Ok(())
+        self.works()
     }
 
     fn drafts(&self) -> bool {
@@ -413,7 +424,8 @@ impl<B: Backend> Engine for Stage<B> {
         let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a draft" })?;
         let (hidden, vocab) = (self.hidden, self.vocab);
         let (program, slots) = (&mut *self.program, &self.slots);
-        Ok(Guessing { program, slots, sizes, hidden, vocab }.run(chains, rows, pick))
+        let drafts = Guessing { program, slots, sizes, hidden, vocab }.run(chains, rows, pick);
+        self.works().map(|()| drafts)
     }
 
     fn skip(&mut self, id: StreamId) {

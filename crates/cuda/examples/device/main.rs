@@ -1,7 +1,7 @@
-//! Tests and measures a card: `device conformance [quick|full]`, `device plain`, `device defects`
-//! and `device bench TFLOPS [SIZE [decode|prompt]]`, with the rate of a bf16 matrix product of the
-//! vendor's library. Built by `cargo xtask device-test`, carried to a machine with a card and run
-//! there. With `BATON_KERNELS` the kernels are a folder's.
+//! Tests and measures a card: `device conformance [quick|full]`, `device plain`, `device defects`,
+//! `device failure` and `device bench TFLOPS [SIZE [decode|prompt]]`, with the rate of a bf16
+//! matrix product of the vendor's library. Built by `cargo xtask device-test`, carried to a machine
+//! with a card and run there. With `BATON_KERNELS` the kernels are a folder's.
 
 mod bench;
 mod model;
@@ -24,12 +24,13 @@ fn main() -> ExitCode {
         ["conformance", "full"] => suite(Level::Full),
         ["plain"] => plain(),
         ["defects"] => defects(),
+        ["failure"] => failure(),
         ["bench", rate] => measure(rate, "all", "all"),
         ["bench", rate, size] => measure(rate, size, "all"),
         ["bench", rate, size, part] => measure(rate, size, part),
         _ => {
             eprintln!(
-                "device conformance [quick|full] | plain | defects | bench TFLOPS [SIZE [PART]]"
+                "device conformance [quick|full] | plain | defects | failure | bench TFLOPS [SIZE [PART]]"
             );
             return ExitCode::FAILURE;
         }
@@ -98,6 +99,21 @@ fn plain() -> Result<bool, CudaError> {
     let report = conformance::run(&Cuda::plain(0, Some(Path::new(CACHE)))?, Level::Quick);
     println!("plain: {report}");
     Ok(report.ok())
+}
+
+/// A card that fails is named and gives no result, and asking it for more ends nothing.
+fn failure() -> Result<bool, CudaError> {
+    let cuda = open()?;
+    let rows = cuda.rows(4, 64);
+    let before = cuda.failure();
+    cuda.fail();
+    cuda.wait();
+    let after = cuda.failure().map(|error| error.to_string());
+    let mut data = vec![0.0; 64];
+    rows.iter().for_each(|rows| cuda.download(rows, 0, &mut data));
+    let refused = cuda.rows(4, 64).is_err();
+    println!("failure: before {before:?}, after {after:?}, more memory refused: {refused}");
+    Ok(before.is_none() && after.is_some_and(|words| words.contains("must be started")) && refused)
 }
 
 /// Every planted defect must turn the suite red.

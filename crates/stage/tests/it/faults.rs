@@ -1,11 +1,13 @@
 //! Planted faults: each changes bytes or raises its named error.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use backend::scalar::Scalar;
 use baton_stage::{Engine, Fault, Stage, StageError};
 
-use crate::chain::{Chain, LAYERS, bits, config, cpu, fake, hybrid, say, stage, tokens};
+use crate::chain::{Chain, LAYERS, SHAPES, bits, config, cpu, fake, hybrid, say, stage, tokens};
 
 /// A chain whose middle rank has `fault`, for both kinds of engine.
 fn chains(fault: Option<Fault>) -> [Chain; 2] {
@@ -135,4 +137,21 @@ fn a_tail_that_misses_a_row_changes_bytes() {
     let faulty = |chunk| bits(&hybrid_chain(Some(Fault::StaleTail)).feed(1, &text, chunk));
     assert_eq!(faulty(20), whole, "nobody reads the tail of the last window");
     assert_ne!(faulty(10), whole);
+}
+
+#[test]
+fn a_device_that_fails_ends_the_round_by_name_and_the_rank_at_its_next_boot() {
+    static FAILED: AtomicBool = AtomicBool::new(false);
+    let backend = Arc::new(Scalar::failing(&FAILED));
+    let stage: Box<dyn Engine> = Box::new(stage(&backend, config(0..LAYERS)));
+    let mut chain = Chain::new(vec![stage]);
+    chain.round(&[say(1, 0, &tokens(21, 20))]).unwrap();
+    FAILED.store(true, Ordering::Release);
+    let round = chain.round(&[say(1, 20, &tokens(21, 1))]).unwrap_err();
+    let boot = || drop(chain.stages[0].prepare(&SHAPES));
+    let boot = catch_unwind(AssertUnwindSafe(boot)).unwrap_err();
+    let boot = boot.downcast_ref::<String>().unwrap();
+    for failure in [&round.to_string(), boot] {
+        assert!(failure.contains("one thread failed: a planted failure"), "{failure}");
+    }
 }
