@@ -5,6 +5,7 @@ mod clients;
 mod docs;
 mod faults;
 mod fuzz;
+mod gpu_check;
 mod kernels;
 mod matrix;
 mod oracles;
@@ -43,6 +44,8 @@ cargo xtask clients [--model baton-tiny] [--structured 2000] [--cases 100] [--sl
 cargo xtask matrix  [--speed] drafts over rings: one hash a column; or what they win and cost
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
+cargo xtask gpu-check [--short]
+                    a GPU beside the CPU: the conformance suite, rings of both with one hash
 cargo xtask kernels [--short] [--keep FOLDER]
                     CUDA kernels compiled for every architecture: registers, spills
 cargo xtask device-test
@@ -98,6 +101,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one, rest @ ..] if one == "sim" => sim::run(&mut steps, rest),
         [one, rest @ ..] if one == "clients" => clients::run(&mut steps, rest),
         [one, rest @ ..] if one == "matrix" => matrix::run(&mut steps, rest),
+        [one, rest @ ..] if one == "gpu-check" => gpu_check::run(&mut steps, rest),
         [one] if one == "oracles" => oracles::run(&mut steps),
         [one, rest @ ..] if one == "docs" => docs::run(&mut steps, rest),
         [one] if one == "packaging" => packaging::run(&mut steps),

@@ -106,6 +106,12 @@ pub fn run_part(backend: &impl Backend, level: Level, part: usize) -> Report {
     suite(backend, level, false, part..part + 1)
 }
 
+/// As [`run_part`], until the first check that fails.
+pub fn run_part_to_failure(backend: &impl Backend, level: Level, part: usize) -> Report {
+    assert!(part < PARTS, "part {part} of {PARTS}");
+    suite(backend, level, true, part..part + 1)
+}
+
 /// Parts of the suite: ops on rows, linear layers, attention, ops on heads, recurrent layers, all
 /// of them in a model's order.
 pub const PARTS: usize = 6;

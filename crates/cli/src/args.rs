@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand};
 
 pub use bench::{Bench, BenchCommand, BenchServe};
 pub use chat::{Chat, Demo, Top};
-pub use check::Check;
+pub use check::{Check, Conformance};
 pub use oracle::{Accept, Record};
 pub use plan::{PlanArgs, Probe};
 pub use serve::{Doctor, Serve, StageArgs};

@@ -9,6 +9,8 @@ use arith::base::Arith;
 use backend::Backend;
 use cpu::{Cpu, Isa};
 use cuda::Cuda;
+#[cfg(feature = "gpu")]
+use gpu::Gpu;
 
 use crate::source;
 
@@ -20,6 +22,8 @@ pub enum Device {
     Cpu,
     /// A CUDA card, by its number.
     Cuda(u32),
+    /// A GPU of Metal or Vulkan, by its number.
+    Gpu(u32),
 }
 
 impl fmt::Display for Device {
@@ -27,6 +31,7 @@ impl fmt::Display for Device {
         match self {
             Self::Cpu => write!(f, "cpu"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Gpu(ordinal) => write!(f, "gpu:{ordinal}"),
         }
     }
 }
@@ -35,11 +40,12 @@ impl FromStr for Device {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ordinal = || text.strip_prefix("cuda:")?.parse().ok();
-        match text {
-            "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda(0)),
-            _ => ordinal().map(Self::Cuda).ok_or_else(|| "expected cpu or cuda:N".into()),
+        let (kind, ordinal) = text.split_once(':').unwrap_or((text, "0"));
+        match (kind, ordinal.parse()) {
+            ("cpu", _) if text == kind => Ok(Self::Cpu),
+            ("cuda", Ok(ordinal)) => Ok(Self::Cuda(ordinal)),
+            ("gpu", Ok(ordinal)) => Ok(Self::Gpu(ordinal)),
+            _ => Err("expected cpu, cuda:N or gpu:N".into()),
         }
     }
 }
@@ -69,13 +75,19 @@ impl Device {
     /// # Errors
     /// What is missing on this machine, and an arithmetic that the device does not compute.
     pub fn open(self, threads: usize, arith: Arith) -> Result<Seat> {
+        ensure!(
+            self == Self::Cpu || arith == Arith::One,
+            "--device {self} computes arith 1; take --arith 1, or --device cpu"
+        );
         match self {
             Self::Cpu => Ok(Seat::Cpu(Arc::new(Cpu::new(threads, Isa::Auto, arith)?))),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(ordinal) => Ok(Seat::Gpu(Arc::new(Gpu::open(ordinal)?))),
+            #[cfg(not(feature = "gpu"))]
+            Self::Gpu(_) => anyhow::bail!(
+                "--device {self}: this binary was built without the feature gpu; take --device cpu"
+            ),
             Self::Cuda(ordinal) => {
-                ensure!(
-                    arith == Arith::One,
-                    "--device {self} computes arith 1; take --arith 1, or --device cpu"
-                );
                 let cache = source::cache_dir().ok().map(|folder| folder.join("cubin"));
                 Ok(Seat::Cuda(Arc::new(Cuda::open(ordinal, cache.as_deref())?)))
             }
@@ -89,7 +101,7 @@ impl Device {
     pub fn free_bytes(self, arith: Arith) -> Result<Option<u64>> {
         match self {
             Self::Cpu => Ok(cpu::free_bytes()),
-            Self::Cuda(_) => Ok(self.open(1, arith)?.free_bytes()),
+            Self::Cuda(_) | Self::Gpu(_) => Ok(self.open(1, arith)?.free_bytes()),
         }
     }
 }
@@ -101,6 +113,9 @@ pub enum Seat {
     Cpu(Arc<Cpu>),
     /// A card.
     Cuda(Arc<Cuda>),
+    /// A GPU.
+    #[cfg(feature = "gpu")]
+    Gpu(Arc<Gpu>),
 }
 
 impl Seat {
@@ -109,6 +124,8 @@ impl Seat {
         match self {
             Self::Cpu(cpu) => cpu.name(),
             Self::Cuda(cuda) => cuda.name(),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(gpu) => gpu.name(),
         }
     }
 
@@ -117,6 +134,8 @@ impl Seat {
         match self {
             Self::Cpu(cpu) => cpu.device(),
             Self::Cuda(cuda) => cuda.device(),
+            #[cfg(feature = "gpu")]
+            Self::Gpu(gpu) => gpu.device(),
         }
     }
 
@@ -125,6 +144,9 @@ impl Seat {
         match self {
             Self::Cpu(_) => cpu::free_bytes(),
             Self::Cuda(cuda) => Some(cuda.free_bytes()),
+            // A GPU with memory of its own does not say how much of it is free.
+            #[cfg(feature = "gpu")]
+            Self::Gpu(gpu) => gpu.adapter().shares_memory.then(cpu::free_bytes).flatten(),
         }
     }
 }
@@ -135,13 +157,14 @@ mod tests {
 
     #[test]
     fn a_devices_name_leads_back_to_it() {
-        for device in [Device::Cpu, Device::Cuda(0), Device::Cuda(7)] {
+        for device in [Device::Cpu, Device::Cuda(0), Device::Cuda(7), Device::Gpu(1)] {
             assert_eq!(device.to_string().parse(), Ok(device));
         }
         assert_eq!("cuda".parse(), Ok(Device::Cuda(0)));
+        assert_eq!("gpu".parse(), Ok(Device::Gpu(0)));
         let both = Devices(vec![Device::Cpu, Device::Cuda(1)]);
         assert_eq!("cpu|cuda:1".parse(), Ok(both));
-        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0"] {
+        for wrong in ["", "gpu:", "npu", "cuda:", "cuda:x", "cuda:-1", "cpu:0"] {
             assert!(wrong.parse::<Device>().is_err(), "{wrong}");
         }
     }

@@ -51,7 +51,7 @@ pub fn run(args: &Probe) -> Result<()> {
     }
     match args.json {
         true => println!("{}", serde_json::to_string(&probed)?),
-        false => print!("{}", table(&probed)),
+        false => print!("{}{}", table(&probed), adapters()),
     }
     Ok(())
 }
@@ -111,6 +111,20 @@ fn resident_bytes() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kib.map_or(64 << 20, |kib| kib << 10)
+}
+
+/// What `--device gpu:N` could name here, a line each.
+#[cfg(feature = "gpu")]
+fn adapters() -> String {
+    let line =
+        |a: gpu::Adapter| format!("gpu:{}: {}, {} ({})\n", a.ordinal, a.name, a.api, a.driver);
+    gpu::adapters().into_iter().map(line).collect()
+}
+
+/// None: this binary takes no GPU over Metal or Vulkan.
+#[cfg(not(feature = "gpu"))]
+fn adapters() -> String {
+    String::new()
 }
 
 /// Times for people.

@@ -8,7 +8,7 @@ const LAYERS: &[&[&str]] = &[
     &["arith"],
     &["wire", "weights", "backend", "placement"],
     &["sched", "text"],
-    &["cpu", "cuda", "stage", "grammar"],
+    &["cpu", "cuda", "gpu", "stage", "grammar"],
     &["ring"],
     &["api", "sim", "shard"],
     &["cli"],

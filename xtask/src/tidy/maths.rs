@@ -3,7 +3,7 @@
 use super::{File, Finding, source};
 
 /// Crates that compute a reply's bytes.
-const EXACT: &[&str] = &["arith", "backend", "cpu", "cuda", "stage", "sched"];
+const EXACT: &[&str] = &["arith", "backend", "cpu", "cuda", "gpu", "stage", "sched"];
 
 /// Methods that the standard library takes from the platform.
 const METHODS: &[&str] = &[

@@ -33,9 +33,14 @@ pub struct Check {
     /// Rounds in flight.
     #[arg(long, value_name = "N", default_values = ["1"], value_delimiter = ',')]
     pub depths: Vec<u32>,
-    /// What ranks compute on: cpu, cuda:0, or one a rank, as cpu|cuda:0.
-    #[arg(long, value_name = "DEVICES", default_values = ["cpu"], value_delimiter = ',')]
+    /// What ranks compute on: cpu, cuda:0, gpu:0, or one a rank, as cpu|cuda:0.
+    #[arg(long, alias = "device", value_name = "DEVICES", default_values = ["cpu"])]
+    #[arg(value_delimiter = ',')]
     pub devices: Vec<Devices>,
+    /// Instead, run the conformance suite on the first device: every op against the reference, by
+    /// bytes. What it prints is a report that can be sent in.
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "quick")]
+    pub conformance: Option<Conformance>,
     /// The arithmetic.
     #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
     pub arith: Arith,
@@ -58,4 +63,13 @@ pub struct Check {
     /// input) with a request's body and after it the reply, whole or as a stream.
     #[arg(long, value_name = "FILE")]
     pub proof: Option<PathBuf>,
+}
+
+/// How much of the conformance suite runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Conformance {
+    /// Every op, a few shapes: seconds.
+    Quick,
+    /// Shapes of every supported family, up to 513 rows: minutes.
+    Full,
 }

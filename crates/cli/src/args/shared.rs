@@ -68,7 +68,8 @@ pub struct Shared {
     /// Most prompt tokens of one stream in a round.
     #[arg(long, value_name = "TOKENS", default_value_t = Settings::default().chunk)]
     pub chunk: u32,
-    /// What the rank computes on, and those that `serve` starts beside it: cpu or cuda:N.
+    /// What the rank computes on, and those that `serve` starts beside it: cpu, cuda:N
+    /// or gpu:N (Metal or Vulkan).
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Cpu)]
     pub device: Device,
     /// Compute threads of each rank [default: the cores of this machine, shared by its ranks].

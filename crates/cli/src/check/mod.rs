@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod acceptance;
 mod axes;
+mod conformance;
 mod load;
 #[cfg(test)]
 mod matrix;
@@ -64,6 +65,9 @@ impl std::fmt::Display for Coordinates {
 pub fn run(args: &Check) -> Result<()> {
     if let Some(file) = &args.proof {
         return proof::run(args, file);
+    }
+    if let Some(level) = args.conformance {
+        return conformance::run(args, level);
     }
     let path = source::resolve(&args.model)?;
     let checkpoint = Checkpoint::open(&path)?;

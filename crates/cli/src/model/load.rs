@@ -49,6 +49,8 @@ impl Model {
         Ok(match seat {
             Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone(), exchange())?),
             Seat::Cuda(cuda) => Box::new(self.stage_on(rank, cuda.clone(), exchange())?),
+            #[cfg(feature = "gpu")]
+            Seat::Gpu(gpu) => Box::new(self.stage_on(rank, gpu.clone(), exchange())?),
         })
     }
 

@@ -168,6 +168,8 @@ fn open(model: &Model, seat: &Seat, range: Range<u32>, ends: bool) -> Result<Box
     let mut engine: Box<dyn Engine> = match seat {
         Seat::Cpu(cpu) => stage_on(model, cpu.clone(), config)?,
         Seat::Cuda(cuda) => stage_on(model, cuda.clone(), config)?,
+        #[cfg(feature = "gpu")]
+        Seat::Gpu(gpu) => stage_on(model, gpu.clone(), config)?,
     };
     let context_max = positions(model);
     engine.prepare(&Shapes {

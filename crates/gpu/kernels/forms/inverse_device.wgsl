@@ -1,0 +1,3 @@
+fn inverse(x: f32) -> f32 {
+    return 1.0 / x;
+}

@@ -1,0 +1,3 @@
+fn root(x: f32) -> f32 {
+    return sqrt(x);
+}

@@ -1,0 +1,88 @@
+//! The GPU backend against the reference where there is a driver, and what is said where there is
+//! none.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod metal;
+
+use std::io::Write;
+
+use backend::Backend;
+use backend::conformance::{self, Level};
+use baton_gpu::{Defect, Forms, Gpu, GpuError, Verdict, adapters};
+
+/// A GPU, or a line that says what was skipped, past the harness's capture.
+fn gpu(test: &str) -> Option<Gpu> {
+    match Gpu::open(0) {
+        Ok(gpu) => Some(gpu),
+        Err(error) => {
+            let line = format!("skipped: {test}: {error}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            None
+        }
+    }
+}
+
+#[test]
+fn the_conformance_suite_passes_on_the_gpu() {
+    let Some(gpu) = gpu("the conformance suite on a GPU") else { return };
+    println!("{}", gpu.device());
+    for part in 0..conformance::PARTS {
+        let start = std::time::Instant::now();
+        let report = conformance::run_part(&gpu, Level::Quick, part);
+        println!("part {part}: {report} in {:?}", start.elapsed());
+        assert!(report.ok(), "part {part}: {report}");
+    }
+}
+
+#[test]
+fn forms_that_need_nothing_of_a_device_hold_everywhere() {
+    if gpu("careful forms on a GPU").is_none() {
+        return;
+    }
+    let careful = Gpu::in_forms(0, Forms::CAREFUL).unwrap();
+    assert_eq!(*careful.verdict(), Verdict::One(Forms::CAREFUL));
+    let report = conformance::run_part(&careful, Level::Quick, 3);
+    assert!(report.ok(), "{report}");
+}
+
+#[test]
+fn the_probe_names_the_rule_that_a_driver_breaks() {
+    if gpu("faults planted in the probe").is_none() {
+        return;
+    }
+    for defect in Defect::ALL {
+        let Some(rule) = defect.rule() else { continue };
+        let gpu = Gpu::with_defect(0, defect).unwrap();
+        let Verdict::Own { rule: found, case } = gpu.verdict() else {
+            panic!("{defect:?} was not found")
+        };
+        println!("{defect:?}: {found}: {case}");
+        assert_eq!(*found, rule);
+        assert!(gpu.device().contains(rule), "{}", gpu.device());
+    }
+}
+
+#[test]
+fn the_suite_catches_what_the_probe_does_not_see() {
+    if gpu("faults planted in kernels").is_none() {
+        return;
+    }
+    for (defect, part) in
+        [(Defect::UnfusedLinear, 1), (Defect::SwappedTree, 1), (Defect::ContractedScore, 2)]
+    {
+        let gpu = Gpu::with_defect(0, defect).unwrap();
+        assert!(matches!(gpu.verdict(), Verdict::One(_)), "{defect:?}: {:?}", gpu.verdict());
+        let report = conformance::run_part_to_failure(&gpu, Level::Quick, part);
+        println!("{defect:?}: {report}");
+        assert!(report.failed > 0, "{defect:?} was not found");
+    }
+}
+
+#[test]
+fn an_adapter_that_is_not_there_is_told_in_one_line() {
+    let Err(error @ GpuError::NoAdapter { .. }) = Gpu::open(4096) else { panic!("4097 adapters") };
+    let line = error.to_string();
+    assert!(line.contains("gpu:4096: this machine has") && line.contains("--device cpu"), "{line}");
+    assert!(!line.contains('\n'), "{line}");
+    println!("{:?}", adapters());
+}
