@@ -41,7 +41,9 @@ cargo xtask clients [--model baton-tiny] [--structured 2000] [--cases 100] [--sl
                     [--only clients|schemathesis|structured|slow]
                     PyPI's and npm's clients and schemathesis against rings of 1 and 3, replies by
                     JSON schemas, and 200 streams with slow readers for so many seconds
-cargo xtask matrix  [--speed] drafts over rings: one hash a column; or what they win and cost
+cargo xtask matrix  [--layouts|--speed]
+                    drafts over rings: one hash a column; the same of every kind of group over real
+                    processes; or what drafts win and cost
 cargo xtask oracles the comparisons with other implementations, and the worst of them
 cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
 cargo xtask gpu-check [--short]

@@ -1,4 +1,4 @@
-//! The greedy choice (section 7).
+//! The greedy choice, and the order of candidates (section 7).
 
 /// Id of the largest logit; ties go to the lowest id. NaNs are never chosen unless all are.
 pub fn argmax(logits: &[f32]) -> u32 {
@@ -10,4 +10,61 @@ pub fn argmax(logits: &[f32]) -> u32 {
         }
     }
     best as u32
+}
+
+/// Ids of the `count` best candidates, best first: value descending, then id ascending. The logits
+/// are no NaNs; zeros of both signs are one value.
+///
+/// Keeps twice as many and drops the worse half when full, so nearly every logit costs one
+/// comparison.
+pub fn leading(logits: &[f32], count: usize) -> Vec<u32> {
+    let count = count.min(logits.len());
+    if count == 0 {
+        return Vec::new();
+    }
+    let room = (2 * count + 64).min(logits.len());
+    let mut keys: Vec<u64> = Vec::with_capacity(room);
+    let mut floor = 0;
+    for (id, &x) in (0..).zip(logits) {
+        let key = key(x, id);
+        if key < floor {
+            continue;
+        }
+        if keys.len() == room {
+            keys.select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
+            keys.truncate(count);
+            floor = keys[count - 1];
+            if key < floor {
+                continue;
+            }
+        }
+        keys.push(key);
+    }
+    keys.sort_unstable_by(|a, b| b.cmp(a));
+    keys.truncate(count);
+    keys.into_iter().map(|key| !(key as u32)).collect()
+}
+
+/// Value and id as one integer: a greater key is a better candidate.
+fn key(logit: f32, id: u32) -> u64 {
+    let bits = (logit + 0.0).to_bits();
+    let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(ordered) << 32 | u64::from(!id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_ordered_by_value_and_then_by_id() {
+        let logits: Vec<f32> = (0..500u32).map(|i| (i * 37 % 90) as f32 - 45.0).collect();
+        let mut expected: Vec<u32> = (0..500).collect();
+        expected.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
+        for count in [0, 1, 2, 20, 499, 500, 900] {
+            assert_eq!(leading(&logits, count), expected[..count.min(500)], "{count}");
+        }
+        assert_eq!(leading(&[-0.0, 0.0, f32::NEG_INFINITY], 2), [0, 1]);
+        assert_eq!(leading(&logits, 1), [argmax(&logits)]);
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arith::base::StreamId;
-use stage::{Chain, Engine, Input, Pick, Shapes, SlotState, StageError};
+use stage::{Chain, Engine, Input, Pick, Shapes, SlotState, StageError, Wake};
 use wire::plan::Plan;
 
 /// Reads what a [`Busy`] engine has computed, from any thread.
@@ -71,6 +71,14 @@ impl Engine for Busy {
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
         self.meter.time(|| self.engine.logits(rows, out))
     }
+    fn best_logits(
+        &mut self,
+        rows: &[f32],
+        best: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        self.meter.time(|| self.engine.best_logits(rows, best, out))
+    }
     fn drafts(&self) -> bool {
         self.engine.drafts()
     }
@@ -93,6 +101,12 @@ impl Engine for Busy {
     }
     fn table(&self) -> Vec<SlotState> {
         self.engine.table()
+    }
+    fn watch(&mut self, wake: Wake) {
+        self.engine.watch(wake);
+    }
+    fn check(&self) -> Result<(), StageError> {
+        self.engine.check()
     }
 }
 

@@ -1,8 +1,6 @@
 //! `baton doctor`: what keeps this machine's rank and its neighbour from forming a ring, one line a
 //! check, with what to do about it.
 
-use std::net::SocketAddr;
-
 use anyhow::{Context, Result, ensure};
 use arith::base::Rank;
 use ring::key::Key;
@@ -14,6 +12,7 @@ use crate::rank::Place;
 use crate::source;
 
 mod door;
+mod group;
 mod own;
 
 /// The lines so far.
@@ -43,8 +42,10 @@ impl Findings {
 /// The number of checks that failed; a rank or an address that was not given.
 pub fn run(args: &Doctor) -> Result<()> {
     let (rank, serve) = (Rank(args.rank), &args.place);
+    // A member but the leader has no place in the ring, and one group alone has no ring.
+    let in_ring = args.member == 0 && (serve.group.is_empty() || world(args) > 1);
     ensure!(
-        !serve.listen.is_empty() && serve.next.is_some(),
+        !in_ring || !serve.listen.is_empty() && serve.next.is_some(),
         "--listen and --next are needed, as `baton stage` and `baton serve` over machines take them"
     );
     let mut findings = Findings::default();
@@ -55,14 +56,17 @@ pub fn run(args: &Doctor) -> Result<()> {
     }
     let place = Place {
         rank,
-        member: 0,
-        group: Vec::new(),
+        member: args.member as usize,
+        group: serve.group.clone(),
         listen: serve.listen.clone(),
         next: serve.next.iter().cloned().collect(),
         key: key.clone().flatten(),
         encryption: serve.shared.encryption.into(),
     };
     let known = key.as_ref().and(model.as_ref());
+    if place.member > 0 || !place.group.is_empty() {
+        group::members(&place, known, &mut findings);
+    }
     for next in &place.next {
         let way = door::Way {
             next,
@@ -133,9 +137,4 @@ fn world(args: &Doctor) -> u32 {
     let layout = args.place.shared.layout.as_deref();
     let layout = layout.and_then(|text| Layout::parse(text).ok());
     layout.map_or(args.place.world, |layout| layout.world())
-}
-
-/// Whether an address stays on this machine.
-fn is_loopback(address: SocketAddr) -> bool {
-    address.ip().to_canonical().is_loopback()
 }

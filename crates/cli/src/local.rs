@@ -107,6 +107,7 @@ impl Recipe {
         }
         if !place.group.is_empty() {
             command.args(["--group", &place.group.join(",")]);
+            command.args(["--exchange", shared.exchange.name()]);
         }
         if place.member > 0 {
             command.args(["--member", &place.member.to_string()]);

@@ -34,6 +34,7 @@ mod signal;
 mod source;
 mod stage;
 mod top;
+mod ways;
 
 use std::io::Write;
 use std::process::ExitCode;

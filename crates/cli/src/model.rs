@@ -17,6 +17,7 @@ use ring::join::Join;
 use ring::lead::{Leader, ModelFacts};
 use sched::{Caching, Drafters};
 use sha2::{Digest, Sha256};
+use shard::Through;
 use stage::StageConfig;
 use weights::Checkpoint;
 use wire::control::{Describe, Shapes};
@@ -29,6 +30,8 @@ use crate::device::{Device, Seat};
 use crate::source;
 
 mod load;
+
+pub use load::split_of;
 
 /// The engine's version, equal on every rank.
 pub const ENGINE: &str = env!("CARGO_PKG_VERSION");
@@ -75,6 +78,10 @@ pub struct Settings {
     pub draft_head: Option<Format>,
     /// Boundary through the wire codec after every layer (one process).
     pub loop_mode: bool,
+    /// What the members of a group exchange through.
+    pub through: Through,
+    /// Whether a group's leader compares all members' tables after every step.
+    pub compares: bool,
     /// A defect in one rank, to see checks turn red.
     #[cfg(test)]
     pub fault: Option<(Rank, stage::Fault)>,
@@ -98,6 +105,8 @@ impl Default for Settings {
             drafters: Drafters { copy: true, mtp: true, reach: None },
             draft_head: None,
             loop_mode: false,
+            through: Through::Auto,
+            compares: false,
             #[cfg(test)]
             fault: None,
         }

@@ -8,11 +8,12 @@ use placement::{Ask, Choice, Kind, Layer, Link, Links, Node, Problem, choose, pr
 use serde_json::json;
 use stage::{PIECE_ROWS_MAX, Shapes, StageConfig, need_bytes};
 use weights::config::{Config, Mixer};
+use wire::layout::Layout;
 
 use crate::args::PlanArgs;
 use crate::model::Model;
 use crate::probe::{self, Probed};
-use crate::source;
+use crate::{source, ways};
 
 /// The most bytes of a file that `baton probe` wrote.
 const PROBE_BYTES_MAX: u64 = 1 << 20;
@@ -46,13 +47,19 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         None => choose(&problem)?,
         Some(text) => given(&problem, text)?,
     };
+    // Of the layout that was asked about, or else of the one that was found.
+    let layout = match &args.shared.layout {
+        Some(_) => model.layout.clone(),
+        None => Layout::parse(&choice.best.layout())?,
+    };
+    let groups = ways::of_layout(&model, &layout)?;
     match args.json {
         true => {
             let told = predict(&problem, &choice.best);
             let layout = choice.best.layout();
             println!("{}", json!({ "layout": layout, "choice": choice, "prediction": told }));
         }
-        false => print!("{}", table(&problem, &choice)),
+        false => print!("{}{}", table(&problem, &choice), ways::table(&groups)),
     }
     Ok(())
 }

@@ -95,16 +95,24 @@ impl Place {
              addresses, the same on each, found {}",
             self.group.len()
         );
-        let group = Group::start(GroupConfig {
+        Ok(Some(Group::start(self.group_config(model)?)?))
+    }
+
+    /// What a member of its group must know.
+    ///
+    /// # Errors
+    /// Layers that this machine does not have.
+    pub fn group_config(&self, model: &Model) -> Result<GroupConfig> {
+        Ok(GroupConfig {
             member: Member { index: self.member, count: self.group.len() },
             addresses: self.group.clone(),
             key: self.key.clone(),
             cipher: Cipher::ChaChaPoly,
             encryption: self.encryption,
-            fingerprint: model.group_fingerprint(rank)?,
+            fingerprint: model.group_fingerprint(self.rank)?,
+            through: model.settings.through,
             times: shard::Times::default(),
-        })?;
-        Ok(Some(group))
+        })
     }
 }
 

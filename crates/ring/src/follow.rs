@@ -80,6 +80,8 @@ impl<J: Join> Follower<J> {
         let first = core.joined(links.epoch)?;
         perform(first, core, links, engine)?;
         let mut spans = Spans::new(rank, links.epoch);
+        let waker = links.waker.clone();
+        engine.watch(Box::new(move || waker.wake()));
         loop {
             let was_ready = core.is_ready();
             let item = match core.want(start.elapsed()) {
@@ -106,6 +108,7 @@ impl<J: Join> Follower<J> {
             if matches!(item, Some(Inbound::Poke)) && was_ready && self.is_stopped() {
                 return Err(RingError::Shutdown);
             }
+            engine.check().map_err(|error| RingError::Stage { rank, error })?;
             let actions = core.inbox(item)?;
             perform(actions, core, links, engine)?;
             if core.is_ready() && !was_ready {

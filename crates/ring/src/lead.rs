@@ -185,6 +185,7 @@ impl<J: Join> Desk<'_, J> {
                 self.publish();
                 let until = until.map(|at| self.start + at);
                 let item = inbox::wait(&self.links().inbound, until);
+                self.engine.check().map_err(|error| RingError::Stage { rank: Rank(0), error })?;
                 self.core.inbox(self.now(), item)
             }
             Want::Prepare(agree) => {
@@ -231,6 +232,8 @@ impl<J: Join> Desk<'_, J> {
         let links = links?;
         let epoch = links.epoch;
         self.leader.driver.wake_through(links.waker.clone());
+        let waker = links.waker.clone();
+        self.engine.watch(Box::new(move || waker.wake()));
         self.links = Some(links);
         self.computed_before = self.computed;
         self.spans = Spans::new(Rank(0), epoch);
@@ -255,7 +258,7 @@ impl<J: Join> Desk<'_, J> {
             Action::Stage { plan, rows: Rows::Tokens(tokens), .. } => {
                 self.engine.step(plan, Input::Tokens(tokens), &mut values)
             }
-            Action::Head { rows, .. } => self.engine.logits(rows, &mut values),
+            Action::Head { rows, best, .. } => self.engine.best_logits(rows, best, &mut values),
             Action::Draft { jobs, rows } => {
                 let guesses = guess(self.engine, jobs, rows).map_err(failed)?;
                 self.core.drafted(self.start.elapsed(), guesses);

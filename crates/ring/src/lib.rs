@@ -4,6 +4,7 @@
 //! [`follow`] every other rank's, over [`link`], which is sockets (`tcp`) or memory alike. [`head`]
 //! is how the server reaches rank 0.
 
+pub mod address;
 pub mod backoff;
 pub mod boot;
 pub mod canary;
@@ -18,6 +19,7 @@ pub mod key;
 pub mod lead;
 pub mod link;
 pub mod memory;
+pub mod segment;
 pub mod session;
 pub mod span;
 pub mod step;

@@ -125,6 +125,8 @@ pub enum Action {
         round: Round,
         /// Values.
         rows: Vec<f32>,
+        /// How many of the best logits are needed of each; 0 for all of them.
+        best: Vec<u32>,
     },
     /// Rank 0: gives the device rows that came back for its draft head.
     Draft {

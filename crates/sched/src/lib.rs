@@ -84,6 +84,12 @@ impl Round {
         });
         heads.collect()
     }
+
+    /// How many of the best logits are needed of each row that goes through the head; 0 for all.
+    pub fn best(&self) -> Vec<u32> {
+        let each = |wanted: &Wanted| std::iter::repeat_n(wanted.best, wanted.heads as usize);
+        self.wanted.iter().flat_map(each).collect()
+    }
 }
 
 /// Rows of one stream that return to rank 0.
@@ -97,4 +103,6 @@ pub struct Wanted {
     pub rows: u32,
     /// The last so many go through the head; the others are for the draft head alone.
     pub heads: u32,
+    /// How many of the best logits of each of those are needed; 0 for all of them.
+    pub best: u32,
 }

@@ -101,6 +101,12 @@ impl Reply {
         asked && unseen
     }
 
+    /// How many of the best logits of each row are needed; 0 for all of them.
+    pub fn best(&self) -> u32 {
+        let asks = self.request.prompt_logits || self.chooser.guide().prompt_logprobs.is_some();
+        if asks || self.sha.is_some() { 0 } else { self.chooser.deciding() }
+    }
+
     /// Takes the logits of rows `first ..`, the last ones of `drafts`; draws where a row is the
     /// newest token's, and goes on as long as a draft equals what was drawn. The last row
     /// that stays; `None` when the reply has ended, whose last event is then in `events`.
@@ -116,7 +122,12 @@ impl Reply {
         self.drafted += drafted as u32;
         let known = logits.len() / vocab - drafted;
         let (own, ahead) = logits.split_at(known * vocab);
-        if let Some(row) = own.chunks_exact(vocab).position(float::is_spoilt) {
+        // Where the best are enough, whoever computes them looks at all.
+        let is_spoilt = match self.best() {
+            0 => float::is_spoilt,
+            _ => |row: &[f32]| row[0].is_nan(),
+        };
+        if let Some(row) = own.chunks_exact(vocab).position(is_spoilt) {
             return self.spoil(first + row as u32, events);
         }
         let kept = known as u32;
@@ -131,7 +142,7 @@ impl Reply {
         let mut last = 0;
         while let Some(row) = drafts.child(last, drawn) {
             let logits = &ahead[(row - 1) * vocab..row * vocab];
-            if float::is_spoilt(logits) {
+            if is_spoilt(logits) {
                 return self.spoil(self.length() - 1, events);
             }
             last = row;

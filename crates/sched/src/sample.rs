@@ -18,6 +18,8 @@ pub use mask::{Grammar, Mask, Verdict};
 
 /// Above this a quotient could lose the order of its logits.
 const TEMPERATURE_MAX: f64 = 1e30;
+/// Most candidates of a row that are asked for instead of the row.
+pub const BEST_MAX: u32 = 1_024;
 /// Candidates that a nucleus is looked for in, at first.
 const NUCLEUS: usize = 256;
 /// Terms of the softmax below `exp(-TAIL)` are bounded, not computed.
@@ -28,6 +30,16 @@ const TAIL: f64 = 30.0;
 struct Candidate {
     scaled: f64,
     id: u32,
+}
+
+/// How many of a row's best candidates decide a draw, where few do; 0 where the whole row does.
+pub fn deciding(sampling: &Sampling) -> u32 {
+    let is_small = (1..=BEST_MAX).contains(&sampling.top_k);
+    match sampling.temperature {
+        t if t <= 0.0 => 1,
+        t if is_small && t <= TEMPERATURE_MAX => sampling.top_k,
+        _ => 0,
+    }
 }
 
 /// The token at `position` (its index in prompt and reply); equal to [`arith::sample::draw`].
@@ -134,45 +146,10 @@ fn cut_unlikely(sorted: &[Candidate], min_p: f64) -> usize {
     sorted.iter().take_while(likely).count().max(1)
 }
 
-/// Value and id as one integer: a greater key is a better candidate. Zeros of both signs are one.
-fn key(logit: f32, id: u32) -> u64 {
-    let bits = (logit + 0.0).to_bits();
-    let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-    u64::from(ordered) << 32 | u64::from(!id)
-}
-
-/// The `count` best candidates, best first. Keeps twice as many and drops the worse half when
-/// full, so nearly every logit costs one comparison.
+/// The `count` best candidates, best first.
 fn leading(logits: &[f32], count: usize, t: f64) -> Vec<Candidate> {
-    let count = count.min(logits.len());
-    if count == 0 {
-        return Vec::new();
-    }
-    let room = (2 * count + 64).min(logits.len());
-    let mut keys: Vec<u64> = Vec::with_capacity(room);
-    let mut floor = 0;
-    for (id, &x) in (0..).zip(logits) {
-        let key = key(x, id);
-        if key < floor {
-            continue;
-        }
-        if keys.len() == room {
-            keys.select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
-            keys.truncate(count);
-            floor = keys[count - 1];
-            if key < floor {
-                continue;
-            }
-        }
-        keys.push(key);
-    }
-    keys.sort_unstable_by(|a, b| b.cmp(a));
-    keys.truncate(count);
-    let candidate = |key: u64| {
-        let id = !(key as u32);
-        Candidate { scaled: f64::from(logits[id as usize]) / t, id }
-    };
-    keys.into_iter().map(candidate).collect()
+    let candidate = |id: u32| Candidate { scaled: f64::from(logits[id as usize]) / t, id };
+    arith::head::leading(logits, count).into_iter().map(candidate).collect()
 }
 
 /// The smallest leading part whose probabilities reach `top_p`, or `None` where rounding could

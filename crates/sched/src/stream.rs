@@ -228,7 +228,8 @@ impl Stream {
         };
         if returned > 0 {
             let first = first + rows - returned; // a tree returns whole
-            round.wanted.push(Wanted { id: self.state.id, first, rows: returned, heads });
+            let (id, best) = (self.state.id, self.reply.best());
+            round.wanted.push(Wanted { id, first, rows: returned, heads, best });
         }
         self.opened = true;
         self.state.generation.0 = self.state.generation.0.wrapping_add(1);

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ring::key::Key;
-use shard::{Group, GroupConfig, Times};
+use shard::{Group, GroupConfig, Through, Times};
 use stage::{Exchange, Member};
 use wire::control::Fields;
 use wire::hello::Encryption;
@@ -28,6 +28,8 @@ struct Way {
     encryption: Encryption,
     /// Bits a second and one-way delay; none for a straight way.
     wire: Option<(Option<u64>, Duration)>,
+    /// Whether values go through memory beside the links.
+    in_memory: bool,
 }
 
 /// Values of a row of 5,120, and of a piece of 512 such rows shared by two.
@@ -36,11 +38,15 @@ const ROWS: usize = 512 * 5_120 / 2;
 
 fn main() {
     let us = Duration::from_micros;
-    let wire =
-        |name, rate, delay| Way { name, encryption: Encryption::On, wire: Some((rate, delay)) };
+    let straight = |name, encryption, in_memory| Way { name, encryption, wire: None, in_memory };
+    let wire = |name, rate, delay| Way {
+        wire: Some((rate, delay)),
+        ..straight(name, Encryption::On, false)
+    };
     let ways = [
-        Way { name: "sealed", encryption: Encryption::On, wire: None },
-        Way { name: "in clear, with MACs", encryption: Encryption::Off, wire: None },
+        straight("memory of processes", Encryption::On, true),
+        straight("sealed", Encryption::On, false),
+        straight("in clear, with MACs", Encryption::Off, false),
         wire("sealed, relay alone", None, us(0)),
         wire("sealed, 10 Gbit/s, 50 us", Some(10_000_000_000), us(50)),
         wire("sealed, 1 Gbit/s, 100 us", Some(1_000_000_000), us(100)),
@@ -61,7 +67,7 @@ fn main() {
 fn memory(count: usize, values: usize) {
     let members = stage::exchange::local(count);
     let members = members.into_iter().map(|member| Box::new(member) as Box<dyn Exchange>);
-    report("memory", values, &measure(members.collect(), values, 400));
+    report("memory of threads", values, &measure(members.collect(), values, 400));
 }
 
 fn sockets(way: Way, count: usize, values: usize, runs: usize) {
@@ -81,6 +87,7 @@ fn sockets(way: Way, count: usize, values: usize, runs: usize) {
             cipher: Cipher::ChaChaPoly,
             encryption: way.encryption,
             fingerprint: Fields::new(),
+            through: Through::Auto,
             times: Times::default(),
         })
         .unwrap()
@@ -89,6 +96,9 @@ fn sockets(way: Way, count: usize, values: usize, runs: usize) {
     let joins: Vec<_> =
         groups.iter().cloned().map(|group| thread::spawn(move || group.join())).collect();
     joins.into_iter().for_each(|join| join.join().unwrap().unwrap());
+    if way.in_memory {
+        shard::share_memory(&groups).unwrap();
+    }
     let seats = groups.iter().map(|group| Box::new(group.seat()) as Box<dyn Exchange>);
     report(way.name, values, &measure(seats.collect(), values, runs));
     groups.iter().for_each(Group::shutdown);

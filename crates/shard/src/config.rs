@@ -1,8 +1,9 @@
 //! What a member must know to find the others.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use ring::address;
 use ring::key::Key;
 use ring::link::LinkError;
 use stage::Member;
@@ -29,8 +30,22 @@ pub struct GroupConfig {
     pub encryption: Encryption,
     /// What must be equal on all members.
     pub fingerprint: Fields,
+    /// What its values go through; the leader's word counts, where the others can.
+    pub through: Through,
     /// Deadlines.
     pub times: Times,
+}
+
+/// What the values of exchanges go through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Through {
+    /// Memory between members of the leader's machine, links between others.
+    #[default]
+    Auto,
+    /// Links alone.
+    Links,
+    /// Memory alone: a member that does not reach it is refused.
+    Memory,
 }
 
 /// Deadlines and intervals of a group.
@@ -97,7 +112,7 @@ impl GroupConfig {
     pub(crate) fn own_address(&self) -> Result<SocketAddr, ShardError> {
         let address = &self.addresses[self.member.index];
         let bad = |reason: String| LinkError::Listen { address: address.clone(), reason };
-        let own = resolve(address).map_err(|e| bad(e.to_string()))?.into_iter().next();
+        let own = address::resolve(address).map_err(|e| bad(e.to_string()))?.into_iter().next();
         let own = own.ok_or_else(|| bad("the name has no address".into()))?;
         if own.ip().to_canonical().is_unspecified() {
             return Err(LinkError::WildcardListen { address: own.to_string() }.into());
@@ -108,31 +123,11 @@ impl GroupConfig {
 
     /// Without a key, refuses any address off this machine.
     pub(crate) fn check_loopback(&self, address: SocketAddr) -> Result<(), ShardError> {
-        let keyed = self.key.as_ref().is_some_and(|key| !key.is_loopback());
-        if keyed || address.ip().to_canonical().is_loopback() {
-            return Ok(());
-        }
-        Err(LinkError::KeylessAddress { address: address.to_string() }.into())
+        Ok(address::check_key(self.key.as_ref(), address)?)
     }
 
     /// The key of handshakes.
     pub(crate) fn link_key(&self) -> Key {
         self.key.clone().unwrap_or_else(Key::loopback)
     }
-}
-
-/// The addresses of `host:port` or `[v6%zone]:port`.
-pub(crate) fn resolve(address: &str) -> std::io::Result<Vec<SocketAddr>> {
-    if let Ok(socket) = address.parse() {
-        return Ok(vec![socket]);
-    }
-    let bad = || {
-        let text = "expected host:port or [address]:port";
-        std::io::Error::new(std::io::ErrorKind::InvalidInput, text)
-    };
-    let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
-    let port: u16 = port.parse().map_err(|_| bad())?;
-    // A zone's name, as in [fe80::1%eth0], is for the resolver.
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    Ok((host, port).to_socket_addrs()?.collect())
 }

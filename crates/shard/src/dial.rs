@@ -4,6 +4,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use arith::base::{Epoch as Number, Rank};
+use ring::address::resolve;
 use ring::session::SessionError;
 use ring::session::handshake::{self, MESSAGE_OVERHEAD_BYTES};
 use ring::session::record::{Opener, Sealer};
@@ -12,7 +13,6 @@ use wire::hello::{ANSWER_BYTES_MAX, Answer, HELLO_BYTES, RefusalCode, Role};
 use wire::preamble;
 
 use crate::ShardError;
-use crate::config::resolve;
 use crate::group::Shared;
 use crate::shake::{Broke, Timed};
 
@@ -25,6 +25,29 @@ pub(crate) struct Reached {
 
 /// One attempt at `peer`, in `epoch`; 0 takes the leader's.
 pub(crate) fn reach(shared: &Arc<Shared>, peer: usize, epoch: u64) -> Result<Reached, ShardError> {
+    attempt(shared, peer, |stream| {
+        let mut reached = shake(stream, shared, peer, epoch)?;
+        let mut timed = Timed::new(&reached.stream, shared.config.times.handshake);
+        timed.write_pieces(&mut reached.records.0, Kind::Beat, &[])?;
+        Ok(reached)
+    })
+}
+
+/// Whether `peer` would let this member in: its door answers, and nothing is joined. A member that
+/// waits for its turn would.
+pub(crate) fn ask(shared: &Arc<Shared>, peer: usize) -> Result<(), ShardError> {
+    match attempt(shared, peer, |stream| shake(stream, shared, peer, 0)) {
+        Ok(_) => Ok(()),
+        Err(ShardError::Refused { error, .. }) if error.code() == "OtherEpoch" => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn attempt<T>(
+    shared: &Arc<Shared>,
+    peer: usize,
+    shake: impl Fn(TcpStream) -> Result<T, Broke>,
+) -> Result<T, ShardError> {
     let address = &shared.config.addresses[peer];
     let unreachable = |reason: String| {
         let address = address.clone();
@@ -40,7 +63,7 @@ pub(crate) fn reach(shared: &Arc<Shared>, peer: usize, epoch: u64) -> Result<Rea
                 continue;
             }
         };
-        return shake(stream, shared, peer, epoch).map_err(|broke| match broke {
+        return shake(stream).map_err(|broke| match broke {
             Broke::Io(error) => unreachable(format!("in the handshake: {error}")),
             Broke::Session(error) => ShardError::Session { member: peer, error },
             Broke::Wire(error) => ShardError::Refused { member: peer, error },
@@ -92,6 +115,5 @@ fn shake(
         let fault = wire::Fault::new("hello.rank", format!("member {peer} of an epoch"), found);
         return Err(wire::WireError::NotNeighbour(fault).into());
     }
-    timed.write_pieces(&mut sealer, Kind::Beat, &[])?;
     Ok(Reached { stream, records: (sealer, opener), epoch: answer.hello.epoch.0 })
 }

@@ -2,14 +2,15 @@
 
 use std::net::TcpStream;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use ring::session::record::{Opener, Sealer};
-use stage::{ExchangeError, Member};
+use stage::{ExchangeError, Member, Wake};
 use wire::limit::REASON_BYTES_MAX;
 
 use crate::link::{Link, PIECES_MAX};
+use crate::memory::Memory;
 use crate::{ShardError, Times};
 
 /// The links of one epoch. Any link's failure ends all.
@@ -19,7 +20,12 @@ pub(crate) struct Epoch {
     times: Times,
     state: Mutex<State>,
     changed: Condvar,
+    watch: Watch,
+    memory: OnceLock<Memory>,
 }
+
+/// Who is woken when an epoch ends.
+pub(crate) type Watch = Arc<Mutex<Option<Wake>>>;
 
 struct State {
     links: Vec<Option<Arc<Link>>>,
@@ -27,10 +33,18 @@ struct State {
 }
 
 impl Epoch {
-    pub(crate) fn new(number: u64, member: Member, times: Times) -> Arc<Self> {
+    pub(crate) fn new(number: u64, member: Member, times: Times, watch: Watch) -> Arc<Self> {
         let links = (0..member.count).map(|_| None).collect();
         let state = Mutex::new(State { links, lost: None });
-        Arc::new(Self { number, member, times, state, changed: Condvar::new() })
+        Arc::new(Self {
+            number,
+            member,
+            times,
+            state,
+            changed: Condvar::new(),
+            watch,
+            memory: OnceLock::new(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,7 +123,23 @@ impl Epoch {
             link.end(Some((member, lost.reason.as_str())).filter(|_| !is_gone), is_gone);
         }
         self.changed.notify_all();
+        if let Some(memory) = self.memory() {
+            memory.wake(self.member.index);
+        }
+        if let Some(wake) = &*self.watch.lock().unwrap_or_else(PoisonError::into_inner) {
+            wake();
+        }
         lost
+    }
+
+    /// The memory that some members exchange through, once they do.
+    pub(crate) fn memory(&self) -> Option<&Memory> {
+        self.memory.get()
+    }
+
+    /// Exchanges through `memory` from the next one on.
+    pub(crate) fn meet_in(&self, memory: Memory) {
+        assert!(self.memory.set(memory).is_ok(), "an epoch's members meet once");
     }
 
     /// How long a member that beats may say nothing else.

@@ -3,14 +3,15 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use stage::{Engine, ExchangeError, Input, StageError};
+use stage::{Engine, ExchangeError, Input, Member, StageError};
 use wire::call::{self, Call, Report};
 use wire::group::{Joiner, Kind, PIECE_BYTES_MAX, Piece};
 use wire::limit::PLAN_BYTES_MAX;
 
 use crate::epoch::Epoch;
 use crate::link::Item;
-use crate::{Group, ShardError};
+use crate::memory::Memory;
+use crate::{Group, ShardError, Through};
 
 /// Bytes of a step beside its plan and its values.
 const STEP_BYTES: usize = 12;
@@ -27,6 +28,10 @@ struct Called<'a> {
     number: u64,
     /// Most bytes of a call.
     bytes_max: usize,
+    /// Whether it may exchange through memory.
+    through: Through,
+    /// The memory that the leader offered.
+    offered: Option<Memory>,
 }
 
 impl Follower {
@@ -70,7 +75,9 @@ impl Follower {
     fn epoch(&self, engine: &mut dyn Engine) -> Result<Infallible, StageError> {
         let epoch = self.group.live()?;
         tracing::info!("member {}: joined, epoch {:016x}", epoch.member.index, epoch.number);
-        let mut called = Called { epoch: &epoch, number: 0, bytes_max: PIECE_BYTES_MAX };
+        let through = self.group.0.config.through;
+        let bytes_max = PIECE_BYTES_MAX;
+        let mut called = Called { epoch: &epoch, number: 0, bytes_max, through, offered: None };
         called.report(&Report::Ready)?;
         let mut out = Vec::new();
         loop {
@@ -132,7 +139,8 @@ impl Called<'_> {
         match call {
             Call::Prepare(shapes) => {
                 let values = shapes.round_rows_max as usize * engine.hidden().max(1);
-                self.bytes_max = 4 * values + PLAN_BYTES_MAX + STEP_BYTES;
+                let rows = shapes.round_rows_max as usize;
+                self.bytes_max = 4 * (values + rows) + PLAN_BYTES_MAX + STEP_BYTES;
                 engine.reset();
                 engine.prepare(&shapes)?;
                 self.report(&Report::Ready)?;
@@ -147,10 +155,23 @@ impl Called<'_> {
                     self.report(&Report::Held(engine.held().to_vec()))?;
                 }
             }
-            Call::Logits(rows) => engine.logits(&rows, out)?,
+            Call::Logits { best, rows } => engine.best_logits(&rows, &best, out)?,
             Call::Skip(id) => engine.skip(id),
             Call::Reset => engine.reset(),
             Call::Table => self.report(&Report::Table(engine.table()))?,
+            Call::Meet { place, token } => {
+                let opened = Memory::open(self.epoch.member, &place, &token);
+                self.offered = opened.ok().filter(|_| self.through != Through::Links);
+                self.report(&Report::Met(self.offered.is_some()))?;
+            }
+            Call::Met(bits) => {
+                let Member { index, count } = self.epoch.member;
+                let here: Vec<bool> = (0..count).map(|member| bits >> member & 1 == 1).collect();
+                if let Some(mut memory) = self.offered.take().filter(|_| here[index]) {
+                    memory.set_here(here);
+                    self.epoch.meet_in(memory);
+                }
+            }
         }
         Ok(())
     }

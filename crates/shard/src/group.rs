@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use arith::base::{Epoch as Number, Rank};
 use ring::key::Key;
 use ring::link::LinkError;
-use stage::{ExchangeError, Member};
+use stage::{ExchangeError, Member, Wake};
 use wire::hello::{Encryption, Hello, Role};
 
-use crate::epoch::Epoch;
+use crate::epoch::{Epoch, Watch};
+use crate::memory::{Memory, Token};
 use crate::seat::Seat;
 use crate::{GroupConfig, ShardError, dial, door};
 
@@ -29,6 +30,8 @@ pub struct Group(pub(crate) Arc<Shared>);
 pub struct Traffic {
     /// Exchanges.
     pub exchanges: u64,
+    /// Those in which another member was met in memory.
+    pub in_memory: u64,
     /// Bytes of values sent, to all members together.
     pub given_bytes: u64,
     /// Bytes of values received.
@@ -38,6 +41,7 @@ pub struct Traffic {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) exchanges: AtomicU64,
+    pub(crate) in_memory: AtomicU64,
     pub(crate) given_bytes: AtomicU64,
     pub(crate) taken_bytes: AtomicU64,
 }
@@ -54,6 +58,7 @@ pub(crate) struct Shared {
     /// What this member's door refused last.
     refusal: Mutex<Option<String>>,
     pub(crate) counters: Counters,
+    watch: Watch,
 }
 
 impl Group {
@@ -75,17 +80,7 @@ impl Group {
             }
         };
         let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
-        let shared = Arc::new(Shared {
-            key: config.link_key(),
-            fingerprint: config.fingerprint.digest(),
-            config,
-            address,
-            epoch: Mutex::default(),
-            over: AtomicBool::new(false),
-            ended: (Mutex::new(()), Condvar::new()),
-            refusal: Mutex::default(),
-            counters: Counters::default(),
-        });
+        let shared = Arc::new(Shared::new(config, address));
         if let Some(listener) = listener {
             let (shared, name) = (shared.clone(), "baton-group".to_owned());
             let run = move || door::run(&listener, &shared);
@@ -118,9 +113,10 @@ impl Group {
     /// What has been exchanged so far.
     pub fn traffic(&self) -> Traffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { exchanges, given_bytes, taken_bytes } = &self.0.counters;
+        let Counters { exchanges, in_memory, given_bytes, taken_bytes } = &self.0.counters;
         Traffic {
             exchanges: read(exchanges),
+            in_memory: read(in_memory),
             given_bytes: read(given_bytes),
             taken_bytes: read(taken_bytes),
         }
@@ -226,7 +222,7 @@ impl Group {
 
     fn begin(&self, number: u64) -> Result<Arc<Epoch>, ShardError> {
         let config = &self.0.config;
-        let epoch = Epoch::new(number, config.member, config.times);
+        let epoch = Epoch::new(number, config.member, config.times, self.0.watch.clone());
         *self.0.current() = Some(epoch.clone());
         if self.0.is_over() {
             self.end(&ShardError::Shutdown.to_string());
@@ -260,6 +256,11 @@ impl Group {
         self.0.pause(PAUSE_MAX);
     }
 
+    /// Has `wake` called, instead of an earlier one, whenever the group breaks.
+    pub fn watch(&self, wake: Wake) {
+        *self.0.watch.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake);
+    }
+
     /// Why the group is broken, if it is: who is lost.
     pub fn lost(&self) -> Option<ExchangeError> {
         self.0.epoch().and_then(|epoch| epoch.lost())
@@ -287,7 +288,52 @@ impl std::fmt::Debug for Group {
     }
 }
 
+/// Has joined groups of one process exchange through memory, as a leader has its members.
+///
+/// # Errors
+/// The system has no such memory.
+#[doc(hidden)]
+pub fn share_memory(groups: &[Group]) -> std::io::Result<()> {
+    let token = Token::default();
+    let first = Memory::create(groups[0].member(), &token)?;
+    let place = first.place();
+    let others = groups[1..].iter().map(|group| Memory::open(group.member(), &place, &token));
+    let all = std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>, _>>()?;
+    for (group, mut memory) in groups.iter().zip(all) {
+        memory.set_here(vec![true; groups.len()]);
+        let epoch = group.live().map_err(std::io::Error::other)?;
+        epoch.meet_in(memory);
+    }
+    Ok(())
+}
+
+/// Asks at the door of member `peer`, one before `config.member`, whether this one would be let in,
+/// and joins nothing.
+///
+/// # Errors
+/// What keeps it out, by field.
+pub fn probe(config: GroupConfig, peer: usize) -> Result<(), ShardError> {
+    config.check()?;
+    assert!(peer < config.member.index, "a member connects to those before it");
+    dial::ask(&Arc::new(Shared::new(config, None)), peer)
+}
+
 impl Shared {
+    fn new(config: GroupConfig, address: Option<SocketAddr>) -> Self {
+        Self {
+            key: config.link_key(),
+            fingerprint: config.fingerprint.digest(),
+            config,
+            address,
+            epoch: Mutex::default(),
+            over: AtomicBool::new(false),
+            ended: (Mutex::new(()), Condvar::new()),
+            refusal: Mutex::default(),
+            counters: Counters::default(),
+            watch: Watch::default(),
+        }
+    }
+
     fn current(&self) -> MutexGuard<'_, Option<Arc<Epoch>>> {
         self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -337,6 +383,13 @@ impl Shared {
             let _ = self.ended.1.wait_timeout(waiting, pause);
         }
     }
+}
+
+/// What the leader's memory of an epoch begins with.
+pub(crate) fn draw_token() -> Result<Token, ShardError> {
+    let mut token = Token::default();
+    getrandom::fill(&mut token).map_err(|e| ShardError::Resource(format!("random bytes: {e}")))?;
+    Ok(token)
 }
 
 fn draw() -> Result<u64, ShardError> {

@@ -4,14 +4,16 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use arith::base::StreamId;
-use stage::{Chain, Engine, ExchangeError, Input, Pick, Shapes, SlotState, StageError};
+use stage::{Chain, Engine, ExchangeError, Input, Pick, Shapes, SlotState, StageError, Wake};
 use wire::call::{self, Call, Report};
 use wire::group::{Joiner, Kind};
 use wire::plan::Plan;
 
-use crate::Group;
 use crate::epoch::Epoch;
+use crate::group::draw_token;
 use crate::link::Item;
+use crate::memory::Memory;
+use crate::{Group, ShardError, Through};
 
 /// Most bytes of a report: a table of as many streams as there can be.
 const REPORT_BYTES_MAX: usize = 8 + 20 * wire::limit::TABLE_STREAMS_MAX as usize;
@@ -104,7 +106,7 @@ impl Caller {
     /// Joins where there is no whole group, and hears that every member is loaded.
     fn assemble(&mut self) -> Result<(), ExchangeError> {
         if self.group.live().is_err() {
-            self.group.join().map_err(crate::ShardError::lost)?;
+            self.group.join().map_err(ShardError::lost)?;
         }
         let live = self.group.live()?;
         if self.at.as_ref().is_some_and(|(epoch, _)| Arc::ptr_eq(epoch, &live)) {
@@ -118,6 +120,46 @@ impl Caller {
         }
         tracing::info!("group of {}: joined, epoch {:016x}", live.member.count, live.number);
         self.at = Some((live, 0));
+        self.meet()
+    }
+
+    /// Has the members of this machine exchange through memory.
+    fn meet(&mut self) -> Result<(), ExchangeError> {
+        let through = self.group.0.config.through;
+        let epoch = self.group.live()?;
+        if through == Through::Links {
+            return Ok(());
+        }
+        let token = draw_token().map_err(ShardError::lost)?;
+        let mut memory = match Memory::create(epoch.member, &token) {
+            Ok(memory) => memory,
+            Err(error) if through == Through::Auto => {
+                tracing::debug!("group of {}: no memory to share: {error}", epoch.member.count);
+                return Ok(());
+            }
+            Err(error) => return Err(epoch.fail(0, format!("NotShared: {error}"))),
+        };
+        let (_, number) = self.call(&Call::Meet { place: memory.place(), token })?;
+        let mut here = vec![true; epoch.member.count];
+        for member in epoch.peers() {
+            let Report::Met(yes) = report(&epoch, member, number, epoch.ready())? else {
+                return Err(unasked(&epoch, member, "met"));
+            };
+            if !yes && through == Through::Memory {
+                let reason = "NotShared: it does not reach the leader's memory: it is on another \
+                              machine, of another user, or told to use links";
+                return Err(epoch.fail(member, reason.into()));
+            }
+            here[member] = yes;
+        }
+        let met = here.iter().filter(|here| **here).count();
+        if met > 1 {
+            let bits = (0..).zip(&here).map(|(bit, here)| u8::from(*here) << bit);
+            self.call(&Call::Met(bits.sum()))?;
+            tracing::info!("group of {}: {met} exchange through memory", here.len());
+            memory.set_here(here);
+            epoch.meet_in(memory);
+        }
         Ok(())
     }
 }
@@ -198,8 +240,17 @@ impl Engine for Leader {
     }
 
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
-        self.caller.call(&Call::Logits(rows.into()))?;
-        let done = self.engine.logits(rows, out);
+        self.best_logits(rows, &vec![0; rows.len() / self.hidden()], out)
+    }
+
+    fn best_logits(
+        &mut self,
+        rows: &[f32],
+        best: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        self.caller.call(&Call::Logits { best: best.into(), rows: rows.into() })?;
+        let done = self.engine.best_logits(rows, best, out);
         self.caller.ended(done)
     }
 
@@ -224,7 +275,9 @@ impl Engine for Leader {
     }
 
     fn reset(&mut self) {
-        let _ = self.caller.call(&Call::Reset);
+        if self.caller.call(&Call::Reset).is_err() {
+            self.caller.at = None;
+        }
         self.engine.reset();
         self.held.clear();
     }
@@ -235,5 +288,14 @@ impl Engine for Leader {
 
     fn table(&self) -> Vec<SlotState> {
         self.engine.table()
+    }
+
+    fn watch(&mut self, wake: Wake) {
+        self.caller.group.watch(wake);
+    }
+
+    fn check(&self) -> Result<(), StageError> {
+        let lost = self.caller.at.as_ref().and_then(|(epoch, _)| epoch.lost());
+        lost.map_or(Ok(()), |lost| Err(lost.into()))
     }
 }

@@ -16,12 +16,13 @@ mod follower;
 mod group;
 mod leader;
 mod link;
+mod memory;
 mod seat;
 mod shake;
 
-pub use config::{GroupConfig, Times};
+pub use config::{GroupConfig, Through, Times};
 pub use error::ShardError;
 pub use follower::Follower;
-pub use group::{Group, Traffic};
+pub use group::{Group, Traffic, probe, share_memory};
 pub use leader::Leader;
 pub use seat::Seat;

@@ -10,6 +10,7 @@ use wire::rows;
 use crate::Group;
 use crate::epoch::Epoch;
 use crate::link::Item;
+use crate::memory::Take;
 
 /// A member's place in the exchanges of its group, over all its epochs.
 pub struct Seat {
@@ -53,30 +54,73 @@ impl Exchange for Seat {
         sizes: &[usize],
         all: &mut Vec<f32>,
     ) -> Result<(), ExchangeError> {
+        self.meet(own, sizes, (|_| true, true), all)
+    }
+
+    fn collect(
+        &mut self,
+        own: &[f32],
+        sizes: &[usize],
+        all: &mut Vec<f32>,
+    ) -> Result<(), ExchangeError> {
+        let is_first = self.member().index == 0;
+        self.meet(own, sizes, (|peer| peer == 0, is_first), all)
+    }
+}
+
+impl Seat {
+    /// Gives this member's values to those others that `gives` says, and has every member's, in
+    /// member order, where it `takes` them: through memory what can, through links the rest.
+    fn meet(
+        &mut self,
+        own: &[f32],
+        sizes: &[usize],
+        (gives, takes): (fn(usize) -> bool, bool),
+        all: &mut Vec<f32>,
+    ) -> Result<(), ExchangeError> {
         let Member { index, count } = self.group.member();
         assert!(sizes.len() == count && sizes[index] == own.len(), "a size a member");
         let (epoch, number) = self.next()?;
-        let payload = Arc::new(rows::encode(own));
-        for peer in epoch.peers() {
-            epoch.link(peer)?.send(&epoch, Kind::Part, number, &payload)?;
+        let memory = epoch.memory();
+        let is_near = |peer| memory.is_some_and(|memory| memory.has(peer));
+        let (near, far): (Vec<usize>, Vec<usize>) =
+            epoch.peers().filter(|&peer| gives(peer)).partition(|&peer| is_near(peer));
+        if !far.is_empty() {
+            let payload = Arc::new(rows::encode(own));
+            for &peer in &far {
+                epoch.link(peer)?.send(&epoch, Kind::Part, number, &payload)?;
+            }
         }
         all.clear();
-        all.resize(sizes.iter().sum(), 0.0);
-        let mut rest = &mut all[..];
-        for (member, &size) in sizes.iter().enumerate() {
-            let (place, after) = rest.split_at_mut(size);
-            rest = after;
-            if member == index {
-                place.copy_from_slice(own);
-            } else {
-                take(&epoch, member, number, place)?;
+        all.resize(if takes { sizes.iter().sum() } else { 0 }, 0.0);
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        if takes {
+            let mut rest = &mut all[..];
+            for (from, &size) in sizes.iter().enumerate() {
+                let (place, after) = rest.split_at_mut(size);
+                rest = after;
+                match from {
+                    from if from == index => place.copy_from_slice(own),
+                    from if is_near(from) => here.push(Take { from, place, done: 0 }),
+                    from => there.push((from, place)),
+                }
             }
+        }
+        if let Some(memory) = memory {
+            memory.exchange(&epoch, number, (own, &near), &mut here)?;
+        }
+        let met = !near.is_empty() || !here.is_empty();
+        for (from, place) in there {
+            take(&epoch, from, number, place)?;
         }
         let counters = &self.group.0.counters;
         let bytes = |values: usize| 4 * values as u64;
         counters.exchanges.fetch_add(1, Ordering::Relaxed);
-        counters.given_bytes.fetch_add(bytes(own.len() * (count - 1)), Ordering::Relaxed);
-        counters.taken_bytes.fetch_add(bytes(all.len() - own.len()), Ordering::Relaxed);
+        counters.in_memory.fetch_add(u64::from(met), Ordering::Relaxed);
+        let given = own.len() * (near.len() + far.len());
+        counters.given_bytes.fetch_add(bytes(given), Ordering::Relaxed);
+        let taken = all.len() - if takes { own.len() } else { 0 };
+        counters.taken_bytes.fetch_add(bytes(taken), Ordering::Relaxed);
         Ok(())
     }
 }

@@ -340,9 +340,9 @@ impl World {
     fn compute(&mut self, rank: usize, work: Action) -> Result<(), Broken> {
         let (round, plan, rows) = match work {
             Action::Stage { round, plan, rows } => (round, plan, rows),
-            Action::Head { rows, .. } => {
+            Action::Head { rows, best, .. } => {
                 let count = rows.len() / self.nodes[rank].device.hidden();
-                let logits = self.nodes[rank].device.logits(&rows);
+                let logits = self.nodes[rank].device.logits(&rows, &best);
                 self.busy(rank, count, Outcome::Logits(logits));
                 return Ok(());
             }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use arith::base::StreamId;
+use arith::float;
 use wire::plan::Plan;
 
 use crate::StageError;
@@ -62,6 +63,19 @@ pub struct Chain<'a> {
 /// Draws a guess: the chain's place among the given ones, the token's position, its logits.
 pub type Pick<'a> = &'a mut dyn FnMut(usize, u32, &[f32]) -> u32;
 
+/// Makes whole rows of logits what [`Engine::best_logits`] says of those that are spoilt.
+pub(crate) fn spoil(best: &[u32], logits: &mut [f32]) {
+    let vocab = logits.len() / best.len().max(1);
+    for (row, &best) in logits.chunks_exact_mut(vocab.max(1)).zip(best) {
+        if best > 0 && float::is_spoilt(row) {
+            row.fill(float::SPOILT);
+        }
+    }
+}
+
+/// Wakes whoever drives an engine.
+pub type Wake = Box<dyn Fn() + Send + Sync>;
+
 /// A stage as the ring drives it, whatever its backend and family.
 pub trait Engine: Send {
     /// Width of a boundary row.
@@ -73,8 +87,22 @@ pub trait Engine: Send {
     /// Settles, then computes the plan's rows; `out` becomes `rows * hidden` values.
     fn step(&mut self, plan: &Plan, input: Input<'_>, out: &mut Vec<f32>)
     -> Result<(), StageError>;
-    /// Rank 0: final norm and head of rows that came back; `out` becomes `rows * vocab` logits.
+    /// Rank 0: final norm and head of rows that came back; `out` becomes `rows * vocab` logits, of
+    /// a group on the first member alone.
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError>;
+    /// The same where only so many of the best logits of row `i` are needed as `best[i]` says, 0
+    /// for all of them: the others of such a row may be -infinity, and it is NaN throughout where
+    /// one of its logits is spoilt.
+    fn best_logits(
+        &mut self,
+        rows: &[f32],
+        best: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        self.logits(rows, out)?;
+        spoil(best, out);
+        Ok(())
+    }
     /// Whether this rank holds a draft head.
     fn drafts(&self) -> bool {
         false
@@ -101,4 +129,12 @@ pub trait Engine: Send {
     }
     /// The table, by ascending id.
     fn table(&self) -> Vec<SlotState>;
+    /// Has `wake` called when it turns out between calls that the engine can't go on.
+    fn watch(&mut self, wake: Wake) {
+        drop(wake);
+    }
+    /// Why the engine can't go on, where that turned out since it was prepared or reset.
+    fn check(&self) -> Result<(), StageError> {
+        Ok(())
+    }
 }

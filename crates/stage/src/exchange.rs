@@ -55,6 +55,22 @@ pub trait Exchange: Send {
         sizes: &[usize],
         all: &mut Vec<f32>,
     ) -> Result<(), ExchangeError>;
+    /// The same on member 0 alone: the others give their values and have none.
+    ///
+    /// # Errors
+    /// As [`Exchange::gather`].
+    fn collect(
+        &mut self,
+        own: &[f32],
+        sizes: &[usize],
+        all: &mut Vec<f32>,
+    ) -> Result<(), ExchangeError> {
+        self.gather(own, sizes, all)?;
+        if self.member().index > 0 {
+            all.clear();
+        }
+        Ok(())
+    }
 }
 
 /// A group of one: whoever holds whole layers.
@@ -111,6 +127,44 @@ pub fn local(count: usize) -> Vec<Local> {
     members
 }
 
+impl Local {
+    fn take_all(
+        &mut self,
+        own: &[f32],
+        sizes: &[usize],
+        all: &mut Vec<f32>,
+    ) -> Result<(), ExchangeError> {
+        all.clear();
+        for (member, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer else {
+                all.extend_from_slice(own);
+                continue;
+            };
+            let wait = Duration::from_millis(SILENCE_MS_MAX);
+            let values = peer.from.recv_timeout(wait).map_err(|error| match error {
+                RecvTimeoutError::Disconnected => ended(member),
+                RecvTimeoutError::Timeout => {
+                    lost(member, format!("no values for {SILENCE_MS_MAX} ms"))
+                }
+            })?;
+            if values.len() != sizes[member] {
+                let (expected, found) = (sizes[member], values.len());
+                return Err(lost(member, format!("expected {expected} values, found {found}")));
+            }
+            all.extend_from_slice(&values);
+        }
+        Ok(())
+    }
+}
+
+fn lost(member: usize, reason: String) -> ExchangeError {
+    ExchangeError { member, reason }
+}
+
+fn ended(member: usize) -> ExchangeError {
+    lost(member, "its thread has ended".into())
+}
+
 impl Exchange for Local {
     fn member(&self) -> Member {
         self.member
@@ -124,34 +178,31 @@ impl Exchange for Local {
     ) -> Result<(), ExchangeError> {
         let Member { index, count } = self.member;
         assert!(sizes.len() == count && sizes[index] == own.len(), "a size a member");
-        let lost = |member, reason: String| ExchangeError { member, reason };
         for (member, peer) in self.peers.iter().enumerate() {
             let Some(peer) = peer else { continue };
             peer.to.try_send(own.to_vec()).map_err(|error| match error {
-                TrySendError::Disconnected(_) => lost(member, "its thread has ended".into()),
+                TrySendError::Disconnected(_) => ended(member),
                 TrySendError::Full(_) => lost(member, "it takes no values".into()),
             })?;
         }
-        all.clear();
-        for (member, peer) in self.peers.iter().enumerate() {
-            let Some(peer) = peer else {
-                all.extend_from_slice(own);
-                continue;
-            };
-            let wait = Duration::from_millis(SILENCE_MS_MAX);
-            let values = peer.from.recv_timeout(wait).map_err(|error| match error {
-                RecvTimeoutError::Disconnected => lost(member, "its thread has ended".into()),
-                RecvTimeoutError::Timeout => {
-                    lost(member, format!("no values for {SILENCE_MS_MAX} ms"))
-                }
-            })?;
-            if values.len() != sizes[member] {
-                let (expected, found) = (sizes[member], values.len());
-                return Err(lost(member, format!("expected {expected} values, found {found}")));
-            }
-            all.extend_from_slice(&values);
+        self.take_all(own, sizes, all)
+    }
+
+    fn collect(
+        &mut self,
+        own: &[f32],
+        sizes: &[usize],
+        all: &mut Vec<f32>,
+    ) -> Result<(), ExchangeError> {
+        let Member { index, count } = self.member;
+        assert!(sizes.len() == count && sizes[index] == own.len(), "a size a member");
+        if index == 0 {
+            return self.take_all(own, sizes, all);
         }
-        Ok(())
+        all.clear();
+        let Some(first) = &self.peers[0] else { return Ok(()) };
+        // Waits where the first is behind; it ends with its thread.
+        first.to.send(own.to_vec()).map_err(|_| ended(0))
     }
 }
 

@@ -34,6 +34,8 @@ pub enum Fault {
     OtherTree,
     /// A member joins pieces from the second member's on, the first one's last. Planted at load.
     SwappedPieces,
+    /// Of equal logits the one of the highest id stays. Planted at load.
+    HigherTie,
     /// The second half of a paired piece starts from what its buffer held. Planted at load.
     StaleTwin,
     /// A member's share of K begins a group of slices off. Planted at load.

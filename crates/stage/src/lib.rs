@@ -13,7 +13,7 @@ pub mod model;
 pub mod slots;
 mod stage;
 
-pub use engine::{Chain, Engine, Input, Pick, Shapes, SlotState};
+pub use engine::{Chain, Engine, Input, Pick, Shapes, SlotState, Wake};
 pub use error::StageError;
 pub use exchange::{Exchange, ExchangeError, Member};
 pub use fake::{Fake, FakeConfig};

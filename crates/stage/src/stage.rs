@@ -54,6 +54,8 @@ pub struct Stage<B> {
     config: StageConfig,
     hidden: usize,
     vocab: usize,
+    /// Whether it is a member other than the first, which alone has logits.
+    is_other: bool,
     sizes: Option<Sizes>,
     slots: Slots,
     held: Vec<bool>,
@@ -143,6 +145,7 @@ impl<B: Backend> Stage<B> {
             program,
             hidden: model.hidden(),
             vocab: if config.ends { model.vocab() } else { 0 },
+            is_other: index > 0,
             config,
             sizes: None,
             slots: Slots::default(),
@@ -324,7 +327,7 @@ impl<B: Backend> Stage<B> {
         let row = vec![0.0; self.hidden];
         if self.config.ends {
             self.program.embed(&[0]);
-            self.program.head(&row, &mut vec![0.0; self.vocab])?;
+            self.program.head(&row, &[0], &mut vec![0.0; self.vocab])?;
         }
         self.program.load(&row);
         let rows = vec![RowAt { table: 0, position: 0 }];
@@ -400,14 +403,29 @@ impl<B: Backend> Engine for Stage<B> {
     }
 
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
+        self.best_logits(rows, &vec![0; rows.len() / self.hidden], out)
+    }
+
+    fn best_logits(
+        &mut self,
+        rows: &[f32],
+        best: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
         assert!(self.config.ends, "logits were asked of a rank without the ends");
         let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a round" })?;
-        assert_eq!(rows.len() % self.hidden, 0, "whole rows");
+        assert_eq!(rows.len(), best.len() * self.hidden, "whole rows");
         out.clear();
-        out.resize(rows.len() / self.hidden * self.vocab, 0.0);
+        out.resize(best.len() * self.vocab, 0.0);
         let rows = rows.chunks(sizes.head_rows_max * self.hidden);
+        let parts = rows.zip(best.chunks(sizes.head_rows_max));
         let logits = out.chunks_mut(sizes.head_rows_max * self.vocab);
-        rows.zip(logits).try_for_each(|(rows, logits)| self.program.head(rows, logits))?;
+        for ((rows, best), logits) in parts.zip(logits) {
+            self.program.head(rows, best, logits)?;
+        }
+        if self.is_other {
+            out.clear();
+        }
         self.works()
     }
 

@@ -12,6 +12,11 @@ use crate::plan::Plan;
 use crate::rows;
 use crate::slot::SlotState;
 
+/// Bytes that shared memory begins with.
+pub const TOKEN_BYTES: usize = 16;
+/// Longest place of shared memory.
+pub const PLACE_BYTES_MAX: usize = 64;
+
 /// One call of the leader's: every member does the same on its own share.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call<'a> {
@@ -24,14 +29,28 @@ pub enum Call<'a> {
         /// From what.
         input: Input<'a>,
     },
-    /// Head of rows.
-    Logits(Cow<'a, [f32]>),
+    /// Head of rows, for the leader.
+    Logits {
+        /// How many of the best logits are needed of each row; 0 for all of them.
+        best: Cow<'a, [u32]>,
+        /// The rows.
+        rows: Cow<'a, [f32]>,
+    },
     /// The stream's later rows are zeros.
     Skip(StreamId),
     /// Forgets every stream.
     Reset,
     /// Asks for the table; each member reports `Table`.
     Table,
+    /// Offers memory of the leader's machine to exchange through; each member reports `Met`.
+    Meet {
+        /// Where a process of that machine finds it.
+        place: String,
+        /// What it begins with.
+        token: [u8; TOKEN_BYTES],
+    },
+    /// Says which members exchange through the memory that was offered, a bit each.
+    Met(u8),
 }
 
 /// What a round is computed from.
@@ -52,6 +71,8 @@ pub enum Report {
     Held(Vec<bool>),
     /// The table, by ascending id.
     Table(Vec<SlotState>),
+    /// Whether it reaches the memory that was offered.
+    Met(bool),
 }
 
 impl Call<'_> {
@@ -74,9 +95,18 @@ impl Call<'_> {
                     Input::Rows(values) => out.extend(rows::encode(values)),
                 }
             }
-            Self::Logits(values) => out.extend(rows::encode(values)),
+            Self::Logits { best, rows } => {
+                out.extend((best.len() as u32).to_le_bytes());
+                put_ids(&mut out, best);
+                out.extend(rows::encode(rows));
+            }
             Self::Skip(id) => out.extend(id.0.to_le_bytes()),
             Self::Reset | Self::Table => {}
+            Self::Meet { place, token } => {
+                out.extend(token);
+                out.extend(place.as_bytes());
+            }
+            Self::Met(here) => out.push(*here),
         }
         Ok(out)
     }
@@ -85,10 +115,12 @@ impl Call<'_> {
         match self {
             Self::Prepare(_) => 1,
             Self::Step { .. } => 2,
-            Self::Logits(_) => 3,
+            Self::Logits { .. } => 3,
             Self::Skip(_) => 4,
             Self::Reset => 5,
             Self::Table => 6,
+            Self::Meet { .. } => 7,
+            Self::Met(_) => 8,
         }
     }
 }
@@ -105,11 +137,13 @@ impl Call<'static> {
         let call = match tag {
             1 => Self::Prepare(Shapes::take_from(&mut take)?),
             2 => step(&mut take)?,
-            3 => Self::Logits(take_values(&mut take)?.into()),
+            3 => logits(&mut take)?,
             4 => Self::Skip(StreamId(take.u32("stream")?)),
             5 => Self::Reset,
             6 => Self::Table,
-            other => return Err(WireError::OtherMessage(take.fault("call", "1..6", other))),
+            7 => meet(&mut take)?,
+            8 => Self::Met(take.u8("here")?),
+            other => return Err(WireError::OtherMessage(take.fault("call", "1..8", other))),
         };
         take.end()?;
         Ok(call)
@@ -147,6 +181,33 @@ fn step(take: &mut Take<'_>) -> Result<Call<'static>, WireError> {
     Ok(Call::Step { plan: Cow::Owned(plan), input })
 }
 
+fn logits(take: &mut Take<'_>) -> Result<Call<'static>, WireError> {
+    let count = take.u32("rows")?;
+    take.at_most("rows", take.left() as u64 / 4, count.into())?;
+    let best = take_ids(take, "best", count as usize)?;
+    let rows = take_values(take)?;
+    let is_whole = match best.len() {
+        0 => rows.is_empty(),
+        count => rows.len() % count == 0,
+    };
+    if !is_whole {
+        let expected = format!("values of {count} rows");
+        return Err(WireError::OtherRows(take.fault("rows", expected, rows.len())));
+    }
+    Ok(Call::Logits { best: best.into(), rows: rows.into() })
+}
+
+fn meet(take: &mut Take<'_>) -> Result<Call<'static>, WireError> {
+    let mut token = [0; TOKEN_BYTES];
+    token.copy_from_slice(take.bytes("token", TOKEN_BYTES)?);
+    take.at_most("place", PLACE_BYTES_MAX as u64, take.left() as u64)?;
+    let bytes = take.bytes("place", take.left())?;
+    match std::str::from_utf8(bytes) {
+        Ok(place) => Ok(Call::Meet { place: place.into(), token }),
+        Err(_) => Err(WireError::BadText(take.fault("place", "UTF-8", "other bytes"))),
+    }
+}
+
 fn put_ids(out: &mut Vec<u8>, ids: &[u32]) {
     out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
 }
@@ -173,6 +234,7 @@ impl Report {
                 out.extend(held.iter().map(|&held| u8::from(held)));
                 out
             }
+            Self::Met(yes) => vec![4, 0, 0, 0, u8::from(*yes)],
             Self::Table(slots) => {
                 let mut out = vec![3, 0, 0, 0];
                 out.extend((slots.len() as u32).to_le_bytes());
@@ -219,7 +281,11 @@ impl Report {
                 }
                 Self::Table(slots)
             }
-            other => return Err(WireError::OtherMessage(take.fault("report", "1..3", other))),
+            4 => match take.u8("met")? {
+                yes @ 0..=1 => Self::Met(yes == 1),
+                other => return Err(WireError::BadValue(take.fault("met", "0 or 1", other))),
+            },
+            other => return Err(WireError::OtherMessage(take.fault("report", "1..4", other))),
         };
         take.end()?;
         Ok(report)

@@ -154,6 +154,9 @@ pub struct Doctor {
     /// This rank; 0 is `baton serve`.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rank: u32,
+    /// Which member of the rank's group this is; 0, the leader, has the rank's place in the ring.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub member: u32,
     /// As `baton serve` and `baton stage` take them.
     #[command(flatten)]
     pub place: Serve,

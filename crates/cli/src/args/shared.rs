@@ -3,6 +3,7 @@
 use arith::attention::KvDtype;
 use arith::base::Arith;
 use clap::{Args, ValueEnum};
+use shard::Through;
 use wire::hello::Encryption;
 
 use crate::device::Device;
@@ -44,6 +45,39 @@ impl From<Encrypt> for Encryption {
     }
 }
 
+/// What the members of a group exchange through.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Exchange {
+    /// Memory between members of the leader's machine, links between others (default).
+    #[default]
+    Auto,
+    /// Links alone.
+    Tcp,
+    /// Memory alone.
+    Memory,
+}
+
+impl Exchange {
+    /// Its name as an argument.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Tcp => "tcp",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl From<Exchange> for Through {
+    fn from(exchange: Exchange) -> Self {
+        match exchange {
+            Exchange::Auto => Self::Auto,
+            Exchange::Tcp => Self::Links,
+            Exchange::Memory => Self::Memory,
+        }
+    }
+}
+
 /// What every rank of a ring must share.
 #[derive(Args, Clone, Debug)]
 pub struct Shared {
@@ -78,6 +112,10 @@ pub struct Shared {
     /// Whether links between ranks are enciphered.
     #[arg(long, value_enum, default_value = "on")]
     pub encryption: Encrypt,
+    /// What the members of a group exchange through: memory where they are on the leader's machine
+    /// and links elsewhere, links alone, or memory alone.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub exchange: Exchange,
     /// Memory of each rank for prompts that others may begin with; 0 keeps none [default: KV that
     /// no stream needs, and 1 GiB of recurrent states].
     #[arg(long, value_name = "GIB")]
@@ -97,6 +135,7 @@ impl Shared {
             streams: self.streams,
             chunk: self.chunk,
             prompt_cache_gib: self.prompt_cache_gib,
+            through: self.exchange.into(),
             ..Settings::default()
         }
     }

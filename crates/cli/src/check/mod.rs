@@ -150,6 +150,7 @@ fn settings(args: &Check, at: &Coordinates) -> Settings {
     Settings {
         layout: Some(at.placement.layout.to_string()),
         loop_mode: at.placement.loop_mode,
+        compares: true,
         arith: args.arith,
         kv: args.kv.into(),
         devices: at.devices.0.clone(),

@@ -1,15 +1,16 @@
 //! The way to the next rank, and what it says at its door.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use arith::base::Rank;
+use ring::address::{self, is_loopback};
 use ring::link::LinkError;
 use ring::tcp::probe::probe;
 
+use super::Findings;
 use super::own::{KEY, ZONE, is_link_local};
-use super::{Findings, is_loopback};
 use crate::model::Model;
 use crate::rank::Place;
 
@@ -32,13 +33,8 @@ pub struct Way<'a> {
 pub fn reaches(way: &Way<'_>, place: &Place, model: Option<&Model>, findings: &mut Findings) {
     let Way { next, rank, has_key } = *way;
     let check = format!("next {next}");
-    let sockets = match resolve(next) {
-        Ok(sockets) => sockets,
-        Err(error) => {
-            let advice = "correct --next, or give the machine's address instead of its name";
-            return findings.fail(&check, format!("its name does not resolve: {error}"), advice);
-        }
-    };
+    let named = Named { check: &check, who: &format!("rank {rank}"), flag: "--next" };
+    let Some(sockets) = named.resolve(next, findings) else { return };
     if let Some(own) = sockets.iter().find(|socket| place.listen.contains(socket)) {
         let advice = format!("--next is the address of rank {rank}");
         return findings.fail(&check, format!("{own} is this rank's own address"), advice);
@@ -46,10 +42,7 @@ pub fn reaches(way: &Way<'_>, place: &Place, model: Option<&Model>, findings: &m
     if !has_key && !sockets.iter().all(|&socket| is_loopback(socket)) {
         return findings.fail(&check, "KeylessAddress: off this machine, and no key", KEY);
     }
-    let Some((socket, stream)) = connect(&check, rank, &sockets, findings) else {
-        return;
-    };
-    findings.ok(&check, "reached");
+    let Some((socket, stream)) = named.connect(&sockets, findings) else { return };
     let Some(model) = model else {
         let advice = "mend what failed above first";
         return findings.fail("handshake", "not tried without key and model", advice);
@@ -72,57 +65,74 @@ pub fn reaches(way: &Way<'_>, place: &Place, model: Option<&Model>, findings: &m
     }
 }
 
-fn resolve(next: &str) -> std::io::Result<Vec<SocketAddr>> {
-    let bad = || std::io::Error::new(ErrorKind::InvalidInput, "expected host:port");
-    let (host, port) = next.rsplit_once(':').ok_or_else(bad)?;
-    let port: u16 = port.parse().map_err(|_| bad())?;
-    // A zone's name, as in [fe80::1%eth0], is for the resolver.
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    Ok((host, port).to_socket_addrs()?.collect())
+/// Somebody whose address this machine was told.
+pub struct Named<'a> {
+    /// What its lines begin with.
+    pub check: &'a str,
+    /// `rank 1`, `member 0`.
+    pub who: &'a str,
+    /// Where its address was given.
+    pub flag: &'a str,
 }
 
-/// The first address that takes a connection; else says what is wrong with the last.
-fn connect(
-    check: &str,
-    rank: Rank,
-    sockets: &[SocketAddr],
-    findings: &mut Findings,
-) -> Option<(SocketAddr, TcpStream)> {
-    let mut failed = None;
-    for socket in sockets {
-        match TcpStream::connect_timeout(socket, CONNECT) {
-            Ok(stream) => return Some((*socket, stream)),
-            Err(error) => failed = Some((socket, error)),
-        }
+impl Named<'_> {
+    /// The addresses of `host:port`; else says what is wrong with it.
+    pub fn resolve(&self, address: &str, findings: &mut Findings) -> Option<Vec<SocketAddr>> {
+        let Self { check, flag, .. } = self;
+        let advice = format!("correct {flag}, or give the machine's address instead of its name");
+        let said = |error: &_| {
+            findings.fail(check, format!("its name does not resolve: {error}"), advice);
+        };
+        address::resolve(address).inspect_err(said).ok()
     }
-    let Some((socket, error)) = failed else {
-        findings.fail(check, "the name has no address", "correct --next");
-        return None;
-    };
-    let port = socket.port();
-    match error.kind() {
-        ErrorKind::ConnectionRefused => findings.fail(
-            check,
-            "refused: the machine is there, but nothing listens on the port",
-            format!("start rank {rank} there, or correct the port in --next"),
-        ),
-        ErrorKind::TimedOut | ErrorKind::WouldBlock => findings.fail(
-            check,
-            format!("no answer within {} s", CONNECT.as_secs()),
-            format!(
-                "is the address right and the machine up? its firewall must let TCP port {port} in"
+
+    /// The first address that takes a connection; else says what is wrong with the last.
+    pub fn connect(
+        &self,
+        sockets: &[SocketAddr],
+        findings: &mut Findings,
+    ) -> Option<(SocketAddr, TcpStream)> {
+        let Self { check, who, flag } = self;
+        let mut failed = None;
+        for socket in sockets {
+            match TcpStream::connect_timeout(socket, CONNECT) {
+                Ok(stream) => {
+                    findings.ok(check, "reached");
+                    return Some((*socket, stream));
+                }
+                Err(error) => failed = Some((socket, error)),
+            }
+        }
+        let Some((socket, error)) = failed else {
+            findings.fail(check, "the name has no address", format!("correct {flag}"));
+            return None;
+        };
+        let port = socket.port();
+        match error.kind() {
+            ErrorKind::ConnectionRefused => findings.fail(
+                check,
+                "refused: the machine is there, but nothing listens on the port",
+                format!("start {who} there, or correct the port in {flag}"),
             ),
-        ),
-        ErrorKind::InvalidInput if is_link_local(socket.ip()) => {
-            findings.fail(check, "a link-local address without its interface", ZONE);
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => findings.fail(
+                check,
+                format!("no answer within {} s", CONNECT.as_secs()),
+                format!(
+                    "is the address right and the machine up? its firewall must let TCP port \
+                     {port} in"
+                ),
+            ),
+            ErrorKind::InvalidInput if is_link_local(socket.ip()) => {
+                findings.fail(check, "a link-local address without its interface", ZONE);
+            }
+            _ => findings.fail(
+                check,
+                format!("no way there: {error}"),
+                "is the address right, and both machines in one network?",
+            ),
         }
-        _ => findings.fail(
-            check,
-            format!("no way there: {error}"),
-            "is the address right, and both machines in one network?",
-        ),
+        None
     }
-    None
 }
 
 /// The checks in the order in which a handshake makes them, up to the one that failed.
@@ -153,18 +163,26 @@ fn refused(error: &LinkError, rank: Rank, own: Rank, findings: &mut Findings) {
 
 /// What to do about the first field that differs.
 fn differs(error: &LinkError) -> String {
-    let field = match error {
-        LinkError::Wire(error) => error.fault().field.as_str(),
-        _ => "",
-    };
+    match error {
+        LinkError::Wire(error) => field_advice(&error.fault().field),
+        _ => field_advice(""),
+    }
+}
+
+/// What to do about a field that differs.
+pub fn field_advice(field: &str) -> String {
     match field {
         "layout" => "give both ranks the same --layout".into(),
         "kv" => "give both ranks the same --kv".into(),
         "arith" => "give both ranks the same --arith".into(),
         "protocol" | "engine" => "install the same baton on both machines".into(),
-        field if field.starts_with("tensor.") || field.starts_with("config.") => {
+        field if ["tensor.", "config.", "contents."].iter().any(|of| field.starts_with(of)) => {
             "copy the same model file to both machines: `sha256sum` must say the same".into()
         }
+        "shapes.context" => "give both the same --context".into(),
+        "shapes.streams" => "give both the same --streams".into(),
+        "shapes.chunk" => "give both the same --chunk".into(),
+        "shapes.pages" => "give both the same --context, --streams and --prompt-cache-gib".into(),
         _ => "usually the model file, --layout, --kv or the version of baton".into(),
     }
 }

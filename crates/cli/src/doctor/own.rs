@@ -4,9 +4,10 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use ring::address::is_loopback;
 use wire::preamble::{self, Cipher};
 
-use super::{Findings, is_loopback};
+use super::Findings;
 
 /// How long whoever has the port may take to say who it is; a rank says it at once.
 const ANSWER: Duration = Duration::from_secs(1);

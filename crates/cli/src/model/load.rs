@@ -19,6 +19,21 @@ use crate::source::hex;
 /// Free memory that a rank leaves to the rest of the machine.
 const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
 
+/// The share of a `member` of a rank, of `group` if it is one.
+pub fn split_of(group: Option<layout::Group>, member: usize) -> Share {
+    match group {
+        None => Share::default(),
+        Some(group) => Share {
+            index: member,
+            count: group.members as usize,
+            split: match group.split {
+                layout::Split::Shards => Split::Shards,
+                layout::Split::Rows => Split::Rows,
+            },
+        },
+    }
+}
+
 impl Model {
     /// Loads what `rank` computes with: its layers or, as the leader of `group`, its share, behind
     /// which every member is called.
@@ -34,7 +49,10 @@ impl Model {
         let engine = self.share(rank, seat, group)?;
         Ok(match group {
             None => engine,
-            Some(group) => Box::new(Leader::new(group.clone(), engine)),
+            Some(group) => {
+                let leader = Leader::new(group.clone(), engine);
+                Box::new(if self.settings.compares { leader.comparing() } else { leader })
+            }
         })
     }
 
@@ -66,6 +84,7 @@ impl Model {
         let all = self.checkpoint.bytes_of(range, ends) / count as u64;
         let read = self.checkpoint.bytes_read();
         let config = self.stage_config(rank)?;
+        self.tell_ways(rank, index)?;
         let split = self.share_of(rank, index).split;
         let load = || match exchange {
             None => Stage::open(backend, &self.checkpoint, config),
@@ -85,17 +104,18 @@ impl Model {
 
     /// The share of `member` of `rank`.
     pub(super) fn share_of(&self, rank: Rank, member: usize) -> Share {
-        match self.layout.group(rank) {
-            None => Share::default(),
-            Some(group) => Share {
-                index: member,
-                count: group.members as usize,
-                split: match group.split {
-                    layout::Split::Shards => Split::Shards,
-                    layout::Split::Rows => Split::Rows,
-                },
-            },
+        split_of(self.layout.group(rank), member)
+    }
+
+    /// Says how each projection of `rank`'s group meets the other members.
+    fn tell_ways(&self, rank: Rank, member: usize) -> Result<()> {
+        let (config, share) = (self.stage_config(rank)?, self.share_of(rank, member));
+        if share.count > 1 {
+            for choice in stage::choices(self.checkpoint.config(), &config, share)? {
+                tracing::info!("rank {rank}, member {member} of {}: {choice}", share.count);
+            }
         }
+        Ok(())
     }
 
     /// Every rank, and every member of those that are groups.

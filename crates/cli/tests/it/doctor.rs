@@ -8,7 +8,7 @@ use weights::synthetic::Llama;
 
 use crate::model::{LAYERS, TINY, scratch, tiny};
 use crate::process::{Baton, s};
-use crate::ring::{ByHand, Server, new_key};
+use crate::ring::{ByHand, Server, free_addresses, new_key};
 use crate::turn::Turn;
 
 /// What the doctor of a rank says, and its exit status.
@@ -203,4 +203,38 @@ fn a_next_rank_that_is_not_there_is_named() {
     let mut bare = Baton::start(["doctor", ring.model.to_str().unwrap(), "--layout", "0:4,4:8"]);
     assert_eq!(bare.exit(s(30)).code(), Some(1));
     assert!(bare.log.to_end(s(5)).contains("--listen and --next"));
+}
+
+#[test]
+fn the_doctor_of_a_member_asks_at_the_doors_of_those_before_it() {
+    let _turn = Turn::shared();
+    let key = new_key("doctor-group");
+    let layout = format!("0:{LAYERS}@rows3");
+    let group = free_addresses(3).iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let of = |member: &str, group: &str, extra: &[&str]| {
+        let mut args = vec!["doctor", TINY.to_str().unwrap(), "--member", member];
+        args.extend(["--layout", &layout, "--group", group, "--key", key.to_str().unwrap()]);
+        args.extend(extra);
+        let mut process = Baton::start(args);
+        let status = process.exit(s(60)).code().unwrap();
+        (status, process.out.to_end(s(5)))
+    };
+    let finds = |(status, said): (i32, String), parts: &[&str]| {
+        let failed: Vec<&str> = said.lines().filter(|line| line.starts_with("FAIL")).collect();
+        let [line] = failed[..] else { panic!("not one failure, {status}:\n{said}") };
+        assert!(parts.iter().all(|part| line.contains(part)), "{parts:?} in {line}");
+    };
+    // Nobody is there yet.
+    finds(of("1", &group, &[]), &["member 0 at", "refused", "start member 0 there"]);
+    let place = ["--layout", &layout, "--group", &group, "--key", key.to_str().unwrap()];
+    let leader = Server::start(&TINY, &place);
+    let (status, said) = of("1", &group, &[]);
+    assert_eq!(status, 0, "{said}");
+    for part in ["ok    group: member 1 of 3", "lets this member in", "1 connect here"] {
+        assert!(said.contains(part), "no {part} in\n{said}");
+    }
+    finds(of("1", &group, &["--streams", "3"]), &["shapes.", "--streams"]);
+    finds(of("1", &group, &["--kv", "f32"]), &["kv: expected f32, found f16", "--kv"]);
+    finds(of("0", &group[..group.rfind(',').unwrap()], &[]), &["group", "2 addresses"]);
+    assert_eq!(leader.process.log.count_after(0, "broke"), 0);
 }

@@ -94,6 +94,23 @@ fn a_dead_or_silent_member_ends_replies_by_name_and_the_group_comes_back() {
     assert_eq!(members(server.process.id()).len(), 3);
 }
 
+#[test]
+fn a_member_that_dies_while_nobody_asks_is_missed_at_once_and_comes_back() {
+    let _turn = Turn::alone();
+    let server = of_layout("0:3@shards2,3:8@rows2");
+    let right = server.sample();
+    for rank in [0, 1] {
+        let (victim, seen) = (member(&server, rank, 1), server.process.log.len());
+        let struck = Instant::now();
+        send_signal(victim, libc::SIGKILL);
+        let (told, line) = server.process.log.wait_after(seen, "rank 0: the ring broke", DEAD);
+        println!("rank {rank}, idle: known after {:.0} ms", (told - struck).as_secs_f64() * 1e3);
+        assert!(line.contains("ShardLost: member 1: "), "{line}");
+        server.wait_ready(s(30));
+        assert_eq!(server.sample(), right);
+    }
+}
+
 /// A group of two by hand: its leader, and the other member.
 fn by_hand(name: &str, member_args: &[&str]) -> (Server, Baton) {
     let (key, layout) = (new_key(name), format!("0:{LAYERS}@shards2"));

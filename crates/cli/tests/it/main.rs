@@ -9,6 +9,7 @@ mod arm;
 mod cache;
 mod check;
 mod client;
+mod columns;
 mod demo;
 mod doctor;
 mod drain;

@@ -78,6 +78,18 @@ fn what_is_measured_here_becomes_a_layout_that_runs() {
     assert!(text.contains("| 0 | b | 0:3 |") && text.contains("b > a (0:3,3:8)"), "{text}");
     let text = good(&["plan", "baton-tiny", "--node", own_name, "--context", "256"]);
     assert!(text.contains("| 0 | here | 0:8 |") && text.contains("bound by rank 0"), "{text}");
+    assert!(!text.contains("projection"), "{text}");
+    // How each projection of a group would be divided.
+    let groups = ["--layout", "0:4@shards2,4:8@rows3"];
+    let text = good(&[&["plan", "baton-tiny", "--node", own_name], &groups[..]].concat());
+    for line in [
+        "| 0 | shards2 | attn_output | row gathered, outputs split | 1 | 2 |",
+        "| 0 | shards2 | ssm_out | tree nodes added | 3 | 3 | 3072 B | 3072 B |",
+        "| 0 | shards2 | output | outputs split, merged on the leader | 1 | 1 | 0 B |",
+        "| 1 | rows3 | ffn_down | row gathered, outputs split | 4 | 8 |",
+    ] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
 }
 
 #[test]

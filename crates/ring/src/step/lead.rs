@@ -264,7 +264,8 @@ impl Lead {
                     if heads.is_empty() {
                         self.finish(now, Vec::new(), actions);
                     } else {
-                        actions.push(Action::Head { round: flight.round.number, rows: heads });
+                        let (round, best) = (flight.round.number, flight.round.best());
+                        actions.push(Action::Head { round, rows: heads, best });
                         self.device = Device::Head;
                     }
                 }

@@ -1,6 +1,6 @@
 //! What a rank must know to find its neighbours.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use arith::base::{Rank, WORLD_MAX};
@@ -8,6 +8,7 @@ use wire::control::Fields;
 use wire::hello::Encryption;
 use wire::preamble::Cipher;
 
+use crate::address;
 use crate::key::Key;
 use crate::link::LinkError;
 
@@ -95,14 +96,6 @@ impl TcpConfig {
 
     /// Without a key, refuses any address off this machine.
     pub(super) fn check_loopback(&self, address: SocketAddr) -> Result<(), LinkError> {
-        let keyed = self.key.as_ref().is_some_and(|key| !key.is_loopback());
-        if keyed || is_loopback(address.ip()) {
-            return Ok(());
-        }
-        Err(LinkError::KeylessAddress { address: address.to_string() })
+        address::check_key(self.key.as_ref(), address)
     }
-}
-
-fn is_loopback(ip: IpAddr) -> bool {
-    ip.to_canonical().is_loopback()
 }

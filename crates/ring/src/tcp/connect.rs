@@ -12,6 +12,7 @@ use wire::preamble;
 
 use super::Shared;
 use super::wire_io::{Broke, exchange_fields, read_message, write_message};
+use crate::address;
 use crate::link::LinkError;
 use crate::session::SessionError;
 use crate::session::handshake::{self, MESSAGE_OVERHEAD_BYTES};
@@ -105,15 +106,7 @@ async fn resolve(address: &str) -> std::io::Result<Vec<SocketAddr>> {
     if let Ok(socket) = address.parse() {
         return Ok(vec![socket]);
     }
-    let bad = || {
-        let text = "expected host:port or [address]:port";
-        std::io::Error::new(std::io::ErrorKind::InvalidInput, text)
-    };
-    let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
-    let port: u16 = port.parse().map_err(|_| bad())?;
-    // A zone's name, as in [fe80::1%eth0], is for the resolver.
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    Ok(tokio::net::lookup_host((host, port)).await?.collect())
+    Ok(tokio::net::lookup_host(address::split(address)?).await?.collect())
 }
 
 pub(super) async fn shake(

@@ -245,7 +245,7 @@ impl Net {
             Action::Stage { plan, rows: Rows::Values(rows), .. } => {
                 fake.step(plan, Input::Rows(rows), &mut values)
             }
-            Action::Head { rows, .. } => fake.logits(rows, &mut values),
+            Action::Head { rows, best, .. } => fake.best_logits(rows, best, &mut values),
             other => unreachable!("no work: {other:?}"),
         };
         done.map_err(|error| format!("rank {rank}: {error}"))?;

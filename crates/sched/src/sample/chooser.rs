@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arith::sample::{Penalties, shifted};
 
 use super::mask::{Grammar, Mask, Verdict};
-use super::{Sampling, argmax, draw, logprobs, top_logprobs};
+use super::{Sampling, argmax, deciding, draw, logprobs, top_logprobs};
 
 /// What a request asks of its draws beyond [`Sampling`]; the default asks for nothing.
 #[derive(Clone, Debug)]
@@ -117,6 +117,16 @@ impl Chooser {
         };
         let count = self.guide.logprobs;
         Chosen::Token(id, count.map(|count| Box::new(Logprobs::of(logits, id, count))))
+    }
+
+    /// How many of a row's best logits decide the next token; 0 where other logits are needed too.
+    pub fn deciding(&self) -> u32 {
+        let Guide { penalties, bias, grammar: _, logprobs, prompt_logprobs: _ } = &self.guide;
+        let is_plain = *penalties == Penalties::NONE && bias.is_empty();
+        match is_plain && self.mask.is_none() && logprobs.is_none() {
+            true => deciding(&self.sampling),
+            false => 0,
+        }
     }
 
     /// Whether its grammar lets the reply ride in the next round.

@@ -42,6 +42,7 @@ pub fn round(
         first,
         rows,
         heads: rows,
+        best: 1,
     });
     Round {
         number: RoundNumber(number),
@@ -70,7 +71,7 @@ struct Desk {
 
 const ONE: [f32; 3] = [0.0, 1.0, 0.0];
 const STOP: [f32; 3] = [0.0, 1.0, 2.0];
-const NAN: [f32; 3] = [0.0, f32::NAN, 0.0];
+const NAN: [f32; 3] = [f32::NAN; 3];
 
 impl Desk {
     fn new(limits: Limits) -> Self {

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use sched::{DraftJob, Limits, Round, SlotState, Wanted};
+use sched::sample::{Penalties, deciding};
+use sched::{DraftJob, Limits, Request, Round, SlotState, Wanted};
 use wire::limit::WINDOW_ROWS_MAX;
 use wire::plan::{Entry, Mode, Op, Plan, Want};
 
@@ -345,6 +346,7 @@ impl Model {
                 first: position + entry.rows - rows,
                 rows,
                 heads,
+                best: best(&watched.ask.request),
             });
         }
         for state in &window[(entry.rows - heads) as usize..] {
@@ -423,5 +425,16 @@ impl Model {
             rule(waits || held.left_out <= most, "Starved", (id, held.left_out))?;
         }
         Ok(())
+    }
+}
+
+/// How many of a row's best logits a request needs; 0 for all.
+fn best(request: &Request) -> u32 {
+    let guide = &request.guide;
+    let plain = guide.penalties == Penalties::NONE && guide.bias.is_empty();
+    let whole = request.prompt_logits || request.hash_logits || guide.grammar.is_some();
+    match plain && !whole && guide.logprobs.is_none() && guide.prompt_logprobs.is_none() {
+        true => deciding(&request.sampling),
+        false => 0,
     }
 }

@@ -1,7 +1,7 @@
 //! What the leader does, every member does.
 
 use arith::base::{Generation, StreamId};
-use shard::{Group, Leader};
+use shard::{Group, GroupConfig, Leader, Through};
 use stage::{Chain, Engine, Fake, Input};
 use wire::plan::{Entry, Keep, KeepOp, Op, Plan, Want};
 
@@ -72,7 +72,8 @@ fn a_group_of_any_size_does_what_one_stage_does() {
     for count in [2, 3, 8] {
         let (mut leader, group, _away) = whole(count);
         assert_eq!(life(&mut leader), expected, "{count} members");
-        assert!(group.traffic().exchanges > 8);
+        let traffic = group.traffic();
+        assert!(traffic.exchanges > 8 && traffic.exchanges == traffic.in_memory, "{traffic:?}");
         leader.compare_tables().unwrap();
         leader.reset();
         leader.compare_tables().unwrap();
@@ -145,4 +146,43 @@ fn a_plan_that_every_member_refuses_leaves_a_group_that_comes_back() {
     assert!(error.to_string().starts_with("OtherStream"), "{error}");
     leader.prepare(&SHAPES).unwrap();
     life(&mut leader);
+}
+
+#[test]
+fn members_exchange_through_memory_where_all_are_told_so_and_only_there() {
+    let outs: Vec<_> = [
+        (Through::Auto, Through::Auto, true),
+        (Through::Memory, Through::Auto, true),
+        (Through::Links, Through::Auto, false),
+        (Through::Auto, Through::Links, false),
+    ]
+    .into_iter()
+    .map(|(first, second, in_memory)| {
+        let addresses = addresses(2);
+        let config = |index, through| GroupConfig { through, ..config(index, &addresses) };
+        let _away = Away::start(config(1, second), |group| Double::new(fake(), group.seat()));
+        let group = Group::start(config(0, first)).unwrap();
+        let engine = Double::new(fake(), group.seat());
+        let mut leader = Leader::new(group.clone(), Box::new(engine));
+        leader.prepare(&SHAPES).unwrap();
+        let outs = life(&mut leader);
+        assert_eq!(group.traffic().in_memory > 0, in_memory, "{first:?}, {second:?}");
+        group.shutdown();
+        outs
+    })
+    .collect();
+    assert!(outs.iter().all(|out| *out == outs[0]));
+}
+
+#[test]
+fn a_member_that_must_meet_in_memory_and_can_not_is_named() {
+    let addresses = addresses(2);
+    let config = |index, through| GroupConfig { through, ..config(index, &addresses) };
+    let _away = Away::start(config(1, Through::Links), |group| Double::new(fake(), group.seat()));
+    let group = Group::start(config(0, Through::Memory)).unwrap();
+    let engine = Double::new(fake(), group.seat());
+    let mut leader = Leader::new(group.clone(), Box::new(engine));
+    let error = leader.prepare(&SHAPES).unwrap_err().to_string();
+    assert!(error.starts_with("ShardLost: member 1: NotShared: it does not reach"), "{error}");
+    group.shutdown();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arith::base::StreamId;
 use ring::key::Key;
-use shard::{Follower, Group, GroupConfig, Leader, Times};
+use shard::{Follower, Group, GroupConfig, Leader, Through, Times};
 use stage::{
     Chain, Engine, Exchange, ExchangeError, Fake, FakeConfig, Input, Member, Pick, Shapes,
     SlotState, StageError,
@@ -150,6 +150,7 @@ pub fn config(index: usize, addresses: &[String]) -> GroupConfig {
         cipher: Cipher::ChaChaPoly,
         encryption: Encryption::On,
         fingerprint: fields("a"),
+        through: Through::Auto,
         times: TIMES,
     }
 }

@@ -1,8 +1,9 @@
 //! What members give each other, alone.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
-use shard::{Group, ShardError};
+use shard::{Group, ShardError, share_memory};
 use stage::Exchange;
 
 use crate::double::{addresses, config};
@@ -40,8 +41,12 @@ fn end(groups: &[Group]) {
 #[test]
 fn values_of_any_size_arrive_whole_in_member_order() {
     // Past a record, and past all pieces that may wait: 6 MB of a member that is late.
-    for sizes in [[1, 0, 5], [5_120, 1, 5_120], [16_368, 16_369, 40_000], [0, 1_500_000, 3]] {
+    let sizes = [[1, 0, 5], [5_120, 1, 5_120], [16_368, 16_369, 40_000], [0, 1_500_000, 3]];
+    for (sizes, in_memory) in sizes.into_iter().flat_map(|sizes| [(sizes, false), (sizes, true)]) {
         let groups = joined(3);
+        if in_memory {
+            share_memory(&groups).unwrap();
+        }
         let ends = each(&groups, move |index, exchange| {
             if index == 0 {
                 thread::sleep(std::time::Duration::from_millis(50));
@@ -57,13 +62,24 @@ fn values_of_any_size_arrive_whole_in_member_order() {
         assert_eq!(ends, [true; 3], "{sizes:?}");
         let given = groups.iter().map(|group| group.traffic().given_bytes);
         assert_eq!(given.collect::<Vec<_>>(), sizes.map(|size| 3 * 2 * 4 * size as u64));
+        let met = if in_memory { 3 } else { 0 };
+        assert!(groups.iter().all(|group| group.traffic().in_memory == met));
         end(&groups);
     }
 }
 
 #[test]
 fn every_bit_of_a_value_arrives() {
+    for in_memory in [false, true] {
+        every_bit_arrives(in_memory);
+    }
+}
+
+fn every_bit_arrives(in_memory: bool) {
     let groups = joined(2);
+    if in_memory {
+        share_memory(&groups).unwrap();
+    }
     let odd = [f32::NAN, -0.0, f32::from_bits(0x7fa0_0001), f32::MIN_POSITIVE / 2.0];
     let ends = each(&groups, move |_, exchange| {
         let mut all = Vec::new();
@@ -77,7 +93,16 @@ fn every_bit_of_a_value_arrives() {
 
 #[test]
 fn members_that_expect_other_sizes_are_named() {
+    for in_memory in [false, true] {
+        other_sizes_are_named(in_memory);
+    }
+}
+
+fn other_sizes_are_named(in_memory: bool) {
     let groups = joined(2);
+    if in_memory {
+        share_memory(&groups).unwrap();
+    }
     let ends = each(&groups, |index, exchange| {
         let sizes = if index == 0 { [2, 3] } else { [2, 4] };
         let own = vec![0.0; sizes[index]];
@@ -85,6 +110,54 @@ fn members_that_expect_other_sizes_are_named() {
     });
     let expected = "member 1: OtherRows: exchange 1: expected 3 values of it, found 4";
     assert_eq!(ends[0], Err(expected.into()));
+    end(&groups);
+}
+
+#[test]
+fn what_the_first_member_collects_the_others_only_give() {
+    for in_memory in [false, true] {
+        let groups = joined(3);
+        if in_memory {
+            share_memory(&groups).unwrap();
+        }
+        let ends = each(&groups, |index, exchange| {
+            let (own, mut all) = (vec![index as f32; index + 1], vec![9.0]);
+            exchange.collect(&own, &[1, 2, 3], &mut all).unwrap();
+            let collected = all.clone();
+            // Whatever comes next is counted on from there.
+            exchange.gather(&own, &[1, 2, 3], &mut all).unwrap();
+            (collected, all)
+        });
+        let all = vec![0.0, 1.0, 1.0, 2.0, 2.0, 2.0];
+        let none = Vec::new();
+        assert_eq!(ends, [(all.clone(), all.clone()), (none.clone(), all.clone()), (none, all)]);
+        let given = groups.iter().map(|group| group.traffic().given_bytes);
+        assert_eq!(given.collect::<Vec<_>>(), [2 * 4, 3 * 8, 3 * 12]);
+        end(&groups);
+    }
+}
+
+#[test]
+fn a_member_that_dies_wakes_those_that_wait_in_memory() {
+    let groups = joined(3);
+    share_memory(&groups).unwrap();
+    let (dying, waiting) = (groups[2].clone(), &groups[..2]);
+    let killer = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        dying.shutdown();
+        Instant::now()
+    });
+    let ends = each(waiting, |index, exchange| {
+        let sizes = [1, 200_000, 1];
+        let own = vec![0.0; sizes[index]];
+        let error = exchange.gather(&own, &sizes, &mut Vec::new()).unwrap_err();
+        (error.member, Instant::now())
+    });
+    let died = killer.join().unwrap();
+    for (member, ended) in ends {
+        assert_eq!(member, 2);
+        assert!(ended.saturating_duration_since(died) < Duration::from_secs(1));
+    }
     end(&groups);
 }
 

@@ -42,7 +42,7 @@ impl Pieces {
     }
 
     /// One run a member, as equal as can be.
-    fn even(width: usize, count: usize) -> Self {
+    pub(super) fn even(width: usize, count: usize) -> Self {
         if count == 1 || width < count {
             return Self::whole(width);
         }
@@ -307,8 +307,8 @@ impl Division {
         let own = self.vocab.values(index);
         let head = match self.vocab.is_divided() {
             true => {
-                let taken = self.vocab.width - own;
-                Traffic { exchanges: 1, sent: (count - 1) * own, taken }
+                let (sent, taken) = if index == 0 { (0, self.vocab.width - own) } else { (own, 0) };
+                Traffic { exchanges: 1, sent, taken }
             }
             false => Traffic::default(),
         };

@@ -73,12 +73,12 @@ impl<B: Backend> Ends<B> {
         backend.embed(&self.embeddings, ids, x);
     }
 
-    /// Logits of the first `rows` rows of `residual.x`.
+    /// Logits of the first `rows` rows of `residual.x`, of which `best` are needed of each.
     pub(super) fn run(
         &mut self,
         (backend, group): (&B, &mut Group),
         division: &Division,
-        rows: usize,
+        (rows, best): (usize, &[u32]),
         residual: &mut Residual<B>,
         to: &mut [f32],
     ) -> Result<(), ExchangeError> {
@@ -86,7 +86,7 @@ impl<B: Backend> Ends<B> {
         let logits = self.logits.as_mut().expect("allocate comes first");
         let head = self.head.as_ref().unwrap_or(&self.embeddings);
         backend.project(&residual.n, rows, &[head], &mut [&mut *logits]);
-        group.collect(backend, (logits, rows), &division.vocab, to)
+        group.merge(backend, (logits, best), &division.vocab, to)
     }
 
     /// The final norm.

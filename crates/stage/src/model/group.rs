@@ -9,6 +9,8 @@ use backend::{Backend, BackendError};
 use super::choice::Way;
 use super::division::{Close, Pieces};
 use super::loader::Loader;
+use super::merge::Merge;
+use crate::engine::spoil;
 use crate::{Exchange, ExchangeError, Fault, StageError};
 
 /// Values of some rows on their way to the other members, and what came from all.
@@ -95,12 +97,13 @@ impl Parcel {
 pub(super) struct Group {
     exchange: Box<dyn Exchange>,
     parcel: Parcel,
+    merge: Merge,
 }
 
 impl Group {
     pub(super) fn new(exchange: Box<dyn Exchange>, fault: Option<Fault>) -> Self {
         let parcel = Parcel::new(exchange.member().index, fault);
-        Self { exchange, parcel }
+        Self { exchange, parcel, merge: Merge::new(fault) }
     }
 
     /// Gives what is packed; what all members gave comes in.
@@ -134,23 +137,24 @@ impl Group {
         })
     }
 
-    /// The whole of `rows` rows, of which `from` holds this member's pieces.
-    pub(super) fn collect<B: Backend>(
+    /// Rows of the head on the first member, of which `from` holds this member's pieces and `best`
+    /// logits are needed of each.
+    pub(super) fn merge<B: Backend>(
         &mut self,
         backend: &B,
-        from: (&B::Rows, usize),
+        (from, best): (&B::Rows, &[u32]),
         pieces: &Pieces,
         to: &mut [f32],
     ) -> Result<(), ExchangeError> {
         if !pieces.is_divided() {
-            backend.download(from.0, 0, to);
+            backend.download(from, 0, to);
+            spoil(best, to);
             return Ok(());
         }
-        let Self { exchange, parcel } = self;
-        parcel.pack_pieces(backend, from, pieces);
-        exchange.gather(&parcel.own, &parcel.sizes, &mut parcel.all)?;
-        parcel.place(pieces, to);
-        Ok(())
+        let Self { exchange, parcel, merge } = self;
+        parcel.own.resize(best.len() * pieces.values(parcel.index), 0.0);
+        backend.download(from, 0, &mut parcel.own);
+        merge.run(&mut **exchange, pieces, (&parcel.own, best), to)
     }
 
     /// Whether all members say yes.
@@ -159,7 +163,7 @@ impl Group {
         if count == 1 {
             return Ok(yes);
         }
-        let Self { exchange, parcel } = self;
+        let Self { exchange, parcel, .. } = self;
         exchange.gather(&[f32::from(u8::from(yes))], &vec![1; count], &mut parcel.all)?;
         Ok(parcel.all.iter().all(|said| *said == 1.0))
     }

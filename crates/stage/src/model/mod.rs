@@ -30,6 +30,7 @@ mod keeps;
 mod lane;
 mod llama;
 mod loader;
+mod merge;
 mod mlp;
 mod mtp;
 mod qwen3_5;
@@ -165,8 +166,10 @@ pub trait Program: Send {
     /// Runs all layers over the rows of `begin` in two halves, whose exchanges with other members
     /// go under each other's compute. Needs a twin; no row of `begin` is recorded.
     fn layers_paired(&mut self) -> Result<(), ExchangeError>;
-    /// Final norm and head of `rows`: `rows * vocab` logits, on every member. Needs the ends.
-    fn head(&mut self, rows: &[f32], logits: &mut [f32]) -> Result<(), ExchangeError>;
+    /// Final norm and head of `rows`, of which `best` logits are needed of each, 0 for all: `rows *
+    /// vocab` logits, on the first member alone. Needs the ends.
+    fn head(&mut self, rows: &[f32], best: &[u32], logits: &mut [f32])
+    -> Result<(), ExchangeError>;
     /// Loads the draft head, where the model has one and this part the ends; whether it has. Its
     /// matrices are put into `format` where one is given. Comes before `allocate`.
     fn add_draft_head(

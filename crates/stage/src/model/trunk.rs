@@ -278,13 +278,18 @@ impl<B: Backend> Program for Trunk<B> {
         self.through_paired(0..self.blocks.len())
     }
 
-    fn head(&mut self, rows: &[f32], logits: &mut [f32]) -> Result<(), ExchangeError> {
+    fn head(
+        &mut self,
+        rows: &[f32],
+        best: &[u32],
+        logits: &mut [f32],
+    ) -> Result<(), ExchangeError> {
         let ends = self.ends.as_mut().expect("logits leave at the ends");
         let residual = &mut allocated(&mut self.work).lane.residual;
         let count = rows.len() / self.division.whole.hidden;
         self.backend.upload(rows, &mut residual.x);
         let to = (&*self.backend, &mut self.group);
-        ends.run(to, &self.division, count, residual, logits)
+        ends.run(to, &self.division, (count, best), residual, logits)
     }
 
     fn replay(&mut self, replays: &[Replay]) {

@@ -271,6 +271,18 @@ impl<E: Engine + ?Sized> Chain<E> {
         logits
     }
 
+    /// The `count` best candidates of each row, where no more of its logits are asked for.
+    pub fn best(&mut self, rows: &[f32], count: u32) -> Vec<(u32, u32)> {
+        let (mut logits, vocab) = (Vec::new(), self.stages[0].vocab());
+        let best = vec![count; rows.len() / self.hidden()];
+        self.stages[0].best_logits(rows, &best, &mut logits).unwrap();
+        let each = |row: &[f32]| {
+            let best = arith::head::leading(row, count as usize).into_iter();
+            best.map(|id| (id, row[id as usize].to_bits())).collect::<Vec<_>>()
+        };
+        logits.chunks_exact(vocab).flat_map(each).collect()
+    }
+
     pub fn hidden(&self) -> usize {
         self.stages[0].hidden()
     }

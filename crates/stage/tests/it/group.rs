@@ -40,6 +40,18 @@ impl Exchange for Counted {
         self.1.sent.fetch_add(own.len() * (sizes.len() - 1), Ordering::Relaxed);
         self.0.gather(own, sizes, all)
     }
+
+    fn collect(
+        &mut self,
+        own: &[f32],
+        sizes: &[usize],
+        all: &mut Vec<f32>,
+    ) -> Result<(), ExchangeError> {
+        self.1.exchanges.fetch_add(1, Ordering::Relaxed);
+        let sent = if self.member().index == 0 { 0 } else { own.len() };
+        self.1.sent.fetch_add(sent, Ordering::Relaxed);
+        self.0.collect(own, sizes, all)
+    }
 }
 
 /// A group as one engine: every call goes to every member, and what they give must be equal.
@@ -150,7 +162,22 @@ impl Engine for Together {
     }
 
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
-        self.rows(out, |member, out| member.logits(rows, out))
+        self.best_logits(rows, &vec![0; rows.len() / self.hidden()], out)
+    }
+
+    fn best_logits(
+        &mut self,
+        rows: &[f32],
+        best: &[u32],
+        out: &mut Vec<f32>,
+    ) -> Result<(), StageError> {
+        let mut all = self.each(|member| {
+            let mut logits = Vec::new();
+            member.best_logits(rows, best, &mut logits).map(|()| logits)
+        })?;
+        assert!(all[1..].iter().all(Vec::is_empty), "the first member alone has logits");
+        *out = all.swap_remove(0);
+        Ok(())
     }
 
     fn drafts(&self) -> bool {

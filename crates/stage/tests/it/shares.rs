@@ -79,6 +79,7 @@ fn life(engine: Box<dyn Engine>, shapes: Shapes) -> u64 {
     let mut take = |chain: &mut Chain, rows: &[f32]| {
         bits(rows).hash(&mut hash);
         bits(&chain.logits(rows)).hash(&mut hash);
+        [1, 7].map(|count| chain.best(rows, count)).hash(&mut hash);
     };
     let (a, b) = (tokens(1, 90), tokens(2, 30));
     let first = chain.round(&[say(1, 0, &a[..40]), say(2, 0, &b[..9])]).unwrap();
@@ -211,24 +212,26 @@ fn a_tie_across_members_goes_to_the_lower_id() {
         std::fs::write(path, bytes).unwrap();
         Ok(())
     });
-    // The first of the largest logits of each row, and the last.
+    // The best candidate of each row, from whole rows and from what is asked for alone.
     let best = |engine: Box<dyn Engine>| {
         let mut chain = Chain::new(vec![engine]);
         let rows = chain.feed(1, &tokens(3, 40), 40);
-        let logits = chain.logits(&rows);
-        let vocab = chain.stages[0].vocab();
-        let best = |row: &[f32]| {
-            let best = row.iter().copied().fold(f32::MIN, f32::max);
-            let is_best = |x: &f32| *x == best;
-            (row.iter().position(is_best).unwrap(), row.iter().rposition(is_best).unwrap())
-        };
-        logits.chunks_exact(vocab).map(best).collect::<Vec<_>>()
+        let (logits, vocab) = (chain.logits(&rows), chain.stages[0].vocab());
+        let whole: Vec<u32> = logits.chunks_exact(vocab).map(arith::head::argmax).collect();
+        let alone: Vec<u32> = chain.best(&rows, 1).into_iter().map(|(id, _)| id).collect();
+        assert_eq!(chain.best(&rows, 2).len(), 2 * alone.len());
+        (whole, alone)
     };
-    let expected = best(alone(&checkpoint));
-    let half = checkpoint.config().vocab() / 2;
-    assert!(expected.iter().all(|(low, high)| *low + half == *high), "{expected:?}");
-    let group = Together::new(&checkpoint, &whole(&checkpoint), Split::Shards, 2);
-    assert_eq!(best(Box::new(group)), expected);
+    let (expected, same) = best(alone(&checkpoint));
+    let half = checkpoint.config().vocab() as u32 / 2;
+    assert!(expected == same && expected.iter().all(|id| *id < half), "{expected:?}");
+    let group = |fault| {
+        let (config, two) = (whole(&checkpoint), (Split::Shards, 2));
+        Box::new(Together::planted(&checkpoint, &config, two, fault))
+    };
+    assert_eq!(best(group(None)), (expected.clone(), same));
+    let higher: Vec<u32> = expected.iter().map(|id| id + half).collect();
+    assert_eq!(best(group(Some(Fault::HigherTie))), (expected, higher));
 }
 
 #[test]
@@ -296,6 +299,11 @@ fn what_members_send_is_what_the_choices_say() {
                 assert_eq!(counted(), [head.exchanges, rows * head.sent], "{case}: logits");
             }
             assert_eq!((layers.sent, head.sent), (layers.taken, head.taken), "{name}");
+            // Of a greedy draw a member but the first gives one id and one value.
+            let out = chain.round(&[say(6, 0, &tokens(4, 3))]).unwrap();
+            counted();
+            chain.best(&out, 1);
+            assert_eq!(counted(), [head.exchanges, 3 * 2 * (count - 1)], "{name}: candidates");
         }
     }
 }
@@ -349,9 +357,10 @@ fn the_27b_sends_what_the_formula_says() {
         println!(
             "27B {order:?} {split}{count}: {exchanges} exchanges, {} bytes a row and member, head {}",
             4 * layers.sent / count,
-            4 * head.sent / count
+            4 * head.sent
         );
         assert_eq!([layers.exchanges, layers.sent], [count * exchanges, sent], "{split}{count}");
-        assert_eq!([head.exchanges, head.sent], [count, other * 248_320], "{split}{count}");
+        let first = 248_320 / 16 / count * 16;
+        assert_eq!([head.exchanges, head.sent], [count, 248_320 - first], "{split}{count}");
     }
 }

@@ -81,16 +81,24 @@ fn calls() -> Vec<Case> {
     cases.good("step_tokens", "two rows of token ids", tokens.clone());
     let rows = step(Input::Rows(vec![1.0, 2.0, 3.0, 4.0].into()));
     cases.good("step_rows", "two rows of two values", rows.clone());
-    let logits = Call::Logits(vec![0.5, -0.0].into()).encode().unwrap();
-    cases.good("logits", "the head of a row of two values", logits.clone());
+    let (best, values) = (vec![0, 20].into(), vec![0.5, -0.0, 1.0, 2.0].into());
+    let logits = Call::Logits { best, rows: values }.encode().unwrap();
+    let meaning = "the head of two rows of two values, 20 logits of the second";
+    cases.good("logits", meaning, logits.clone());
     cases.good("skip", "stream 9 is cancelled", Call::Skip(StreamId(9)).encode().unwrap());
     let reset = cases.good("reset", "forgets every stream", Call::Reset.encode().unwrap());
     cases.good("table", "asks for the table", Call::Table.encode().unwrap());
+    let meet = Call::Meet { place: "/proc/7/fd/9".into(), token: [5; 16] }.encode().unwrap();
+    let meet = cases.good("meet", "offers memory to exchange through", meet);
+    let met = cases.good("met", "members 0 and 1 do", Call::Met(3).encode().unwrap());
+    cases.bad("meet_long", "TooLarge", "a place of 65 bytes", grow(&meet, &[b'0'; 53]));
+    cases.bad("meet_text", "BadText", "a place that is no UTF-8", grow(&meet, &[0xff]));
+    cases.bad("met_cut", "Truncated", "nobody is named", cut(&met, 1));
     cases.pokes(
         &reset,
         0,
         "
-        other    | OtherMessage | call 7 does not exist | 0 | 07
+        other    | OtherMessage | call 9 does not exist | 0 | 09
         reserved | BadReserved  | byte 1 is 1           | 1 | 01
         ",
     );
@@ -106,6 +114,14 @@ fn calls() -> Vec<Case> {
     cases.bad("token_missing", "OtherRows", "a token for two rows", cut(&tokens, 4));
     cases.bad("value_missing", "OtherRows", "three values for two rows", cut(&rows, 4));
     cases.bad("value_cut", "OtherRows", "half a value", cut(&logits, 2));
+    cases.bad("logits_short", "OtherRows", "three values for two rows", cut(&logits, 4));
+    cases.pokes(
+        &logits,
+        0,
+        "
+        logits_count | TooLarge | more rows than bytes | 4 | ffffffff
+        ",
+    );
     cases.bad("trailing", "Trailing", "one byte too many", grow(&reset, &[0]));
     cases.list
 }
@@ -118,11 +134,13 @@ fn reports() -> Vec<Case> {
     let slot =
         SlotState { id: StreamId(3), generation: Generation(12), first: 40, rows: 2, pages: 1 };
     let table = cases.good("table", "one stream", Report::Table(vec![slot]).encode());
+    let met = cases.good("met", "it reaches the memory", Report::Met(true).encode());
+    cases.pokes(&met, 0, "met_other | BadValue | met is 2 | 4 | 02");
     cases.pokes(
         &ready,
         0,
         "
-        other    | OtherMessage | report 4 does not exist | 0 | 04
+        other    | OtherMessage | report 5 does not exist | 0 | 05
         reserved | BadReserved  | byte 3 is 1             | 3 | 01
         ",
     );

@@ -263,7 +263,8 @@ pub fn call() -> impl Strategy<Value = Call<'static>> {
     prop_oneof![
         step,
         shapes().prop_map(Call::Prepare),
-        values(6).prop_map(|rows| Call::Logits(rows.into())),
+        (vec(any::<u32>(), 3), values(6))
+            .prop_map(|(best, rows)| Call::Logits { best: best.into(), rows: rows.into() }),
     ]
 }
 

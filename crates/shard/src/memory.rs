@@ -1,0 +1,274 @@
+//! Exchanges between members of one machine: rings of words in memory that they share.
+//!
+//! The leader makes one segment a group and epoch and tells the others its place over their links;
+//! those that can open it meet there. Each of them has a bell, which whoever gives to it or takes
+//! from it rings, and to each other one a ring of words: a message's number, its values, then the
+//! values, two a word. One thread gives and takes in turns, so that no size of a message blocks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ring::segment::Segment;
+use stage::{ExchangeError, Member};
+
+use crate::epoch::Epoch;
+
+/// Words of a ring; a power of two.
+const RING_WORDS: usize = 1 << 15;
+/// Words between what different processors write.
+const APART: usize = 16;
+/// Words before a message's values.
+const HEAD_WORDS: usize = 2;
+/// Longest sleep: whoever wakes the sleeper late costs no more.
+const SLEEP: Duration = Duration::from_millis(100);
+/// Looks before a sleep, a few microseconds of them.
+const LOOKS: u32 = 200;
+
+/// This member's part of the segment.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    segment: Segment,
+    member: Member,
+    /// Whether each member meets here.
+    here: Vec<bool>,
+}
+
+/// What a segment begins with, so that a member knows the one that it was told of.
+pub(crate) type Token = [u8; 16];
+
+/// Values for one member, and how far they are.
+struct Give<'a> {
+    to: usize,
+    number: u64,
+    values: &'a [f32],
+    /// Words written.
+    done: usize,
+}
+
+/// Values of one member, and how far they are.
+pub(crate) struct Take<'a> {
+    pub(crate) from: usize,
+    pub(crate) place: &'a mut [f32],
+    /// Words read.
+    pub(crate) done: usize,
+}
+
+fn words(values: usize) -> usize {
+    HEAD_WORDS + values.div_ceil(2)
+}
+
+/// Words of the segment of `count` members: the token, a bell and a sleeper each, the rings.
+fn segment_words(count: usize) -> usize {
+    APART + 2 * APART * count + count * count * (2 * APART + RING_WORDS)
+}
+
+impl Memory {
+    /// A new segment that begins with `token`.
+    pub(crate) fn create(member: Member, token: &Token) -> std::io::Result<Self> {
+        let segment = Segment::create(segment_words(member.count))?;
+        for (word, half) in segment.words().iter().zip(halves(token)) {
+            word.store(half, Ordering::Release);
+        }
+        Ok(Self { segment, member, here: vec![false; member.count] })
+    }
+
+    /// The leader's segment, if it is at `place` on this machine.
+    pub(crate) fn open(member: Member, place: &str, token: &Token) -> std::io::Result<Self> {
+        let segment = Segment::open(place, segment_words(member.count))?;
+        let mut found = segment.words().iter().zip(halves(token));
+        if found.all(|(word, half)| word.load(Ordering::Acquire) == half) {
+            return Ok(Self { segment, member, here: vec![false; member.count] });
+        }
+        Err(std::io::Error::other("another segment"))
+    }
+
+    /// Where the others find it.
+    pub(crate) fn place(&self) -> String {
+        self.segment.place()
+    }
+
+    /// Who meets here; this member among them.
+    pub(crate) fn set_here(&mut self, here: Vec<bool>) {
+        self.here = here;
+    }
+
+    /// Whether a member meets here.
+    pub(crate) fn has(&self, member: usize) -> bool {
+        self.here[member]
+    }
+
+    fn bell(&self, member: usize) -> usize {
+        APART + 2 * APART * member
+    }
+
+    fn ring_at(&self, from: usize, to: usize) -> usize {
+        let count = self.member.count;
+        let rings = APART + 2 * APART * count;
+        rings + (from * count + to) * (2 * APART + RING_WORDS)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.segment.words()[at]
+    }
+
+    /// Wakes a member, or has it not fall asleep.
+    pub(crate) fn wake(&self, member: usize) {
+        let bell = self.bell(member);
+        self.word(bell).fetch_add(1, Ordering::SeqCst);
+        if self.word(bell + APART).load(Ordering::SeqCst) != 0 {
+            self.segment.wake(bell);
+        }
+    }
+
+    /// Gives `own` to those of `to` and takes what is to come from others, in exchange `number`.
+    ///
+    /// # Errors
+    /// Why the epoch is over; a member that is out of step, or stands still for too long.
+    pub(crate) fn exchange(
+        &self,
+        epoch: &Epoch,
+        number: u64,
+        (own, to): (&[f32], &[usize]),
+        takes: &mut [Take<'_>],
+    ) -> Result<(), ExchangeError> {
+        let give = |&to: &usize| Give { to, number, values: own, done: 0 };
+        let mut gives: Vec<Give<'_>> = to.iter().map(give).collect();
+        let bell = self.bell(self.member.index);
+        let (mut looks, mut since) = (0, Instant::now());
+        loop {
+            let seen = self.word(bell).load(Ordering::SeqCst);
+            let (mut moved, mut waits) = (false, None);
+            for give in &mut gives {
+                moved |= self.give(epoch, give)?;
+                waits = waits.or((give.done < words(own.len())).then_some(give.to));
+            }
+            for take in &mut *takes {
+                moved |= self.take(epoch, number, take)?;
+                waits = waits.or((take.done < words(take.place.len())).then_some(take.from));
+            }
+            let Some(peer) = waits else { return Ok(()) };
+            if moved {
+                (looks, since) = (0, Instant::now());
+                continue;
+            }
+            if let Some(lost) = epoch.lost() {
+                return Err(lost);
+            }
+            if since.elapsed() >= epoch.stalled() {
+                let ms = epoch.stalled().as_millis();
+                let reason = format!("Stalled: it beats, and gave and took nothing for {ms} ms");
+                return Err(epoch.fail(peer, reason));
+            }
+            if looks < LOOKS {
+                looks += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            self.word(bell + APART).store(1, Ordering::SeqCst);
+            self.segment.wait(bell, seen, SLEEP);
+            self.word(bell + APART).store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Writes what there is room for; whether that was something.
+    fn give(&self, epoch: &Epoch, give: &mut Give<'_>) -> Result<bool, ExchangeError> {
+        let all = words(give.values.len());
+        if give.done == all {
+            return Ok(false);
+        }
+        let at = self.ring_at(self.member.index, give.to);
+        let (head, tail) = (self.word(at), self.word(at + APART));
+        let (mut written, read) = (head.load(Ordering::Relaxed), tail.load(Ordering::Acquire));
+        let used = used(epoch, give.to, written, read)?;
+        let count = (RING_WORDS - used).min(all - give.done);
+        for _ in 0..count {
+            let word = match give.done {
+                0 => give.number,
+                1 => give.values.len() as u64,
+                done => pair(give.values, 2 * (done - HEAD_WORDS)),
+            };
+            self.slot(at, written).store(word, Ordering::Relaxed);
+            written += 1;
+            give.done += 1;
+        }
+        if count > 0 {
+            head.store(written, Ordering::Release);
+            self.wake(give.to);
+        }
+        Ok(count > 0)
+    }
+
+    /// Reads what is there of a message; whether that was something.
+    fn take(&self, epoch: &Epoch, number: u64, take: &mut Take<'_>) -> Result<bool, ExchangeError> {
+        let all = words(take.place.len());
+        if take.done == all {
+            return Ok(false);
+        }
+        let at = self.ring_at(take.from, self.member.index);
+        let (head, tail) = (self.word(at), self.word(at + APART));
+        let (written, mut read) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
+        let used = used(epoch, take.from, written, read)?;
+        let count = used.min(all - take.done);
+        for _ in 0..count {
+            let word = self.slot(at, read).load(Ordering::Relaxed);
+            put(epoch, number, take, word)?;
+            read += 1;
+            take.done += 1;
+        }
+        if count > 0 {
+            tail.store(read, Ordering::Release);
+        }
+        // It may wait for room.
+        if 2 * used >= RING_WORDS {
+            self.wake(take.from);
+        }
+        Ok(count > 0)
+    }
+
+    fn slot(&self, ring: usize, index: u64) -> &AtomicU64 {
+        self.word(ring + 2 * APART + index as usize % RING_WORDS)
+    }
+}
+
+/// Takes the next word of a message.
+fn put(epoch: &Epoch, number: u64, take: &mut Take<'_>, word: u64) -> Result<(), ExchangeError> {
+    let fail = |reason| Err(epoch.fail(take.from, reason));
+    let size = take.place.len();
+    match take.done {
+        0 if word != number => {
+            return fail(format!("OutOfTurn: expected exchange {number}, found {word}"));
+        }
+        1 if word != size as u64 => {
+            return fail(format!(
+                "OtherRows: exchange {number}: expected {size} values of it, found {word}"
+            ));
+        }
+        0 | 1 => {}
+        done => {
+            let first = 2 * (done - HEAD_WORDS);
+            take.place[first] = f32::from_bits(word as u32);
+            if let Some(second) = take.place.get_mut(first + 1) {
+                *second = f32::from_bits((word >> 32) as u32);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Words that are written and not read.
+fn used(epoch: &Epoch, member: usize, written: u64, read: u64) -> Result<usize, ExchangeError> {
+    match usize::try_from(written.wrapping_sub(read)) {
+        Ok(used) if used <= RING_WORDS => Ok(used),
+        _ => Err(epoch.fail(member, format!("OtherRing: {read} read of {written} words"))),
+    }
+}
+
+fn pair(values: &[f32], at: usize) -> u64 {
+    let half = |at: usize| values.get(at).map_or(0, |value| u64::from(value.to_bits()));
+    half(at) | half(at + 1) << 32
+}
+
+fn halves(token: &Token) -> [u64; 2] {
+    let (halves, _) = token.as_chunks::<8>();
+    [halves[0], halves[1]].map(u64::from_le_bytes)
+}
