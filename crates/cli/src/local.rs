@@ -105,6 +105,9 @@ impl Recipe {
         if let Some(gib) = shared.prompt_cache_gib {
             command.args(["--prompt-cache-gib", &gib.to_string()]);
         }
+        if !shared.prompt_pair.is_on() {
+            command.args(["--prompt-pair", "off"]);
+        }
         if !place.group.is_empty() {
             command.args(["--group", &place.group.join(",")]);
             command.args(["--exchange", shared.exchange.name()]);

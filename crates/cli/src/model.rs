@@ -30,6 +30,7 @@ use crate::device::{Device, Seat};
 use crate::source;
 
 mod load;
+mod need;
 
 pub use load::split_of;
 
@@ -82,6 +83,8 @@ pub struct Settings {
     pub through: Through,
     /// Whether a group's leader compares all members' tables after every step.
     pub compares: bool,
+    /// Whether a group's prompts may go in pairs.
+    pub prompt_pair: bool,
     /// A defect in one rank, to see checks turn red.
     #[cfg(test)]
     pub fault: Option<(Rank, stage::Fault)>,
@@ -107,6 +110,7 @@ impl Default for Settings {
             loop_mode: false,
             through: Through::Auto,
             compares: false,
+            prompt_pair: true,
             #[cfg(test)]
             fault: None,
         }
@@ -195,15 +199,11 @@ impl Model {
             return Ok(());
         };
         let bytes = (gib * GIB) as u64;
-        let two = Shapes { pages: self.shapes.pages + 1, ..self.shapes };
         let (mut page_bytes, mut has_states) = (1, false);
         for rank in (0..self.layout.world()).map(Rank) {
-            let config = self.stage_config(rank)?;
             // A group's first member has no fewer heads than another.
-            let share = self.share_of(rank, 0);
-            let need = |shapes| stage::share_need_bytes(&self.checkpoint, &config, share, shapes);
-            let (one, two) = (need(&self.shapes)?, need(&two)?);
-            page_bytes = page_bytes.max(two.kv_bytes - one.kv_bytes);
+            page_bytes = page_bytes.max(self.page_bytes(rank, 0)?);
+            let one = self.need(rank, 0, &self.shapes)?;
             has_states |= one.state_bytes > 0;
         }
         self.keep_bytes_max = if has_states { bytes / 2 } else { 0 };

@@ -154,6 +154,19 @@ pub fn kinds(config: &Config) -> Vec<Kind> {
     }
 }
 
+/// What a second half of a prompt takes of a member of a group of two.
+fn twin_bytes(model: &Model) -> Result<u64> {
+    if !model.settings.prompt_pair {
+        return Ok(0);
+    }
+    let range = 0..model.checkpoint.config().layers();
+    let kv = model.settings.kv;
+    let config = StageConfig { range, ends: true, kv, loop_mode: false };
+    let share = stage::Share { index: 0, count: 2, ..stage::Share::default() };
+    let need = stage::share_need_bytes(&model.checkpoint, &config, share, &model.shapes)?;
+    Ok(need.twin_bytes)
+}
+
 /// What a placement needs to know of a model, as the stages themselves count it.
 fn shape(model: &Model) -> Result<placement::Model> {
     let (checkpoint, config) = (&model.checkpoint, model.checkpoint.config());
@@ -195,6 +208,7 @@ fn shape(model: &Model) -> Result<placement::Model> {
         state_bytes,
         row_bytes: whole.buffers_bytes.div_ceil(rows_max.into()),
         rows_max,
+        twin_bytes: twin_bytes(model)?,
     })
 }
 

@@ -45,8 +45,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         };
         anyhow!("can't listen on {address}: {hint}: {e}")
     })?;
-    let address = listener.local_addr()?;
-    let keys = keys(args)?.map(Arc::new);
+    let (address, keys) = (listener.local_addr()?, keys(args)?.map(Arc::new));
     let path = source::resolve(&args.shared.model)?;
     let mut settings = args.shared.settings(args.world);
     settings.queue = args.queue;
@@ -71,6 +70,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     let mut app = api::App::new(head.handle.clone(), text, model.name());
     app.keys.clone_from(&keys);
     app.origins.clone_from(&args.cors);
+    app.prompt_pair = prompt_pair(&model)?;
     app.arith = model.settings.arith.to_string();
     app.limits.drain_timeout_ms = u64::from(args.drain) * 1_000;
     let manager = Arc::new(Manager::of_this_process());
@@ -102,6 +102,22 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     served?;
     tracing::info!("done");
     Ok(())
+}
+
+/// What prompts in pairs cost, said too.
+fn prompt_pair(model: &Model) -> Result<Option<api::PromptPair>> {
+    let pair = model.prompt_pair()?;
+    if let Some(pair) = &pair {
+        let drafts = model.settings.drafters.mtp && model.checkpoint.config().mtp();
+        tracing::info!(
+            "long prompts{} go in pairs: {:.1} MiB of each member for second halves, \
+             {} KV pages less",
+            if drafts { " that no draft head takes in" } else { "" },
+            pair.twin_bytes as f64 / f64::from(1 << 20),
+            pair.kv_pages_lost
+        );
+    }
+    Ok(pair)
 }
 
 /// Tells the service manager when the ring serves for the first time, what it does from then on,

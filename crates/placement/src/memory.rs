@@ -51,12 +51,13 @@ pub fn need(model: &Model, ask: &Ask, stage: &Stage, is_first: bool, runtime_byt
     let tokens = u64::from(pages(ask.context, ask.streams)) * TILE_KEYS as u64;
     let rows = u64::from(ask.chunk_rows + ask.streams);
     let staging = STAGING * model.hidden * F32_BYTES;
+    let twin = if members > 1 { model.twin_bytes } else { 0 };
     Memory {
         weight_bytes: share(model.weight_bytes(stage.layers.clone())),
         ends_bytes: if is_first { model.ends_bytes + model.drafter_bytes } else { 0 },
         kv_bytes: share(attention * model.kv_bytes * tokens),
         state_bytes: share(recurrent * model.state_bytes * streams),
-        work_bytes: rows.min(model.rows_max.into()) * model.row_bytes + rows * staging,
+        work_bytes: rows.min(model.rows_max.into()) * model.row_bytes + rows * staging + twin,
         runtime_bytes,
     }
 }

@@ -46,6 +46,8 @@ pub struct Model {
     pub row_bytes: u64,
     /// Rows that those buffers hold at most; longer rounds run in pieces.
     pub rows_max: u32,
+    /// Buffers of a prompt's second half on a member of a group; 0 where prompts go alone.
+    pub twin_bytes: u64,
 }
 
 impl Model {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use arith::base::TILE_KEYS;
+
 use crate::problem::Problem;
 use crate::{Bound, Choice, Placement, Prediction, predict};
 
@@ -11,6 +13,7 @@ pub fn table(problem: &Problem<'_>, choice: &Choice) -> String {
     let mut text = String::new();
     let Some(best) = predict(problem, &choice.best) else { return text };
     ranks(&mut text, problem, &choice.best, &best);
+    pairs(&mut text, problem, &choice.best);
     text.push('\n');
     let prompts = best.first_token_s.iter().map(|(tokens, _)| *tokens);
     let prompts: Vec<String> = prompts.map(|tokens| format!("{}k", tokens / 1_024)).collect();
@@ -56,6 +59,22 @@ fn ranks(text: &mut String, problem: &Problem<'_>, placement: &Placement, told: 
         let _ = writeln!(
             text,
             "| {rank} | {node} | {start}:{end} | {weights} | {past} | {all} | {of} GiB |"
+        );
+    }
+}
+
+/// What prompts in pairs take of the members of groups.
+fn pairs(text: &mut String, problem: &Problem<'_>, placement: &Placement) {
+    let (model, twin) = (problem.model, problem.model.twin_bytes);
+    let groups = placement.stages.iter().enumerate().filter(|(_, stage)| stage.nodes.len() > 1);
+    for (rank, stage) in groups.filter(|_| twin > 0) {
+        let [attention, _] = model.count(stage.layers.clone());
+        let token = (attention * model.kv_bytes).div_ceil(stage.nodes.len() as u64).max(1);
+        let _ = writeln!(
+            text,
+            "rank {rank}: prompts in pairs take {:.1} MiB of each member, {} KV pages less",
+            twin as f64 / f64::from(1 << 20),
+            twin.div_ceil(token * TILE_KEYS as u64)
         );
     }
 }

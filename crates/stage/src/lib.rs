@@ -10,6 +10,7 @@ mod fake;
 mod fault;
 mod guess;
 pub mod model;
+mod pairs;
 pub mod slots;
 mod stage;
 
@@ -19,6 +20,7 @@ pub use exchange::{Exchange, ExchangeError, Member};
 pub use fake::{Fake, FakeConfig};
 pub use fault::Fault;
 pub use model::{Choice, Share, Split, Traffic, Way};
+pub use pairs::PAIR_ROWS_MIN;
 pub use slots::{Slots, WINDOW_ROWS_MAX};
-pub use stage::{HEAD_ROWS_MAX, KEEP_BYTES_MAX, PAIR_ROWS_MIN, PIECE_ROWS_MAX, Stage, StageConfig};
+pub use stage::{HEAD_ROWS_MAX, KEEP_BYTES_MAX, PIECE_ROWS_MAX, Stage, StageConfig};
 pub use stage::{choices, draft_need_bytes, need_bytes, share_draft_need_bytes, share_need_bytes};

@@ -13,15 +13,13 @@ use wire::plan::Plan;
 use crate::exchange::Alone;
 use crate::guess::Guessing;
 use crate::model::{self, Choice, Need, Part, Piece, Program, Record, Replay, Share, Sizes, Split};
+use crate::pairs::{self, PAIR_ROWS_MIN};
 use crate::slots::{Effects, KeepEffect, Settled, Slots, Span, WINDOW_ROWS_MAX};
 use crate::{Chain, Engine, Exchange, Fault, Input, Member, Pick, Shapes, SlotState, StageError};
 
 /// Most rows that pass through the layers at once; a larger round runs in pieces. Bounds the row
 /// buffers, never bits.
 pub const PIECE_ROWS_MAX: usize = 512;
-/// Fewest rows of the second half of a pair: as many as kernels take at once, so that two halves
-/// cost what the whole does.
-pub const PAIR_ROWS_MIN: usize = 128;
 /// Most rows that the head takes at once; bounds the logits buffer.
 pub const HEAD_ROWS_MAX: usize = 32;
 /// Most bytes of kept recurrent states of a stage; beyond, keeps are answered as not held.
@@ -62,7 +60,7 @@ pub struct Stage<B> {
     keep_bytes_max: u64,
     /// Fewest rows of the second half of a pair; `None` where no prompt goes in pairs.
     prompt_pair: Option<usize>,
-    /// Whether this round may: nobody decodes.
+    /// Whether this step's may: chosen once, before its first piece.
     pairs: bool,
     /// Rows of a piece on their way in or out.
     scratch: Vec<f32>,
@@ -293,8 +291,7 @@ impl<B: Backend> Stage<B> {
 
     fn layers(&mut self, piece: Piece) -> Result<(), StageError> {
         let rows = piece.map.rows.len();
-        let pairs = self.prompt_pair.is_some_and(|least| rows / 2 >= least.max(1));
-        if self.pairs && pairs && piece.records.is_empty() {
+        if self.pairs && pairs::twin_rows(rows, self.prompt_pair) > 0 && piece.records.is_empty() {
             self.program.begin(piece);
             return Ok(self.program.layers_paired()?);
         }
@@ -361,7 +358,8 @@ impl<B: Backend> Engine for Stage<B> {
             panic!("{failure}");
         }
         let sizes = sizes(shapes)?;
-        let twin_rows = self.prompt_pair.map_or(0, |_| sizes.rows_max / 2);
+        let least = self.prompt_pair.filter(|_| !self.config.loop_mode);
+        let twin_rows = pairs::twin_rows(sizes.rows_max, least);
         let sizes = Sizes { keep_bytes_max: self.keep_bytes_max, twin_rows, ..sizes };
         if self.sizes != Some(sizes) {
             self.sizes = None;
@@ -388,9 +386,7 @@ impl<B: Backend> Engine for Stage<B> {
         self.settle(&effects.settled);
         self.held = effects.keeps.iter().map(|keep| self.keep(keep)).collect::<Result<_, _>>()?;
         effects.copies.iter().for_each(|copy| self.program.copy_page(copy.from, copy.to));
-        let window = 1..=WINDOW_ROWS_MAX as usize;
-        let decodes = |span: &Span| window.contains(&span.rows.len());
-        self.pairs = !self.config.loop_mode && !effects.spans.iter().any(decodes);
+        self.pairs = !self.config.loop_mode && pairs::may(plan, &effects.spans);
         out.clear();
         out.resize(rows * self.hidden, 0.0);
         let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a round" })?;
@@ -483,7 +479,8 @@ pub fn share_need_bytes(
 ) -> Result<Need, StageError> {
     check_range(checkpoint.config().layers(), &config.range)?;
     let sizes = sizes(shapes)?;
-    let twin_rows = if share.count > 1 { sizes.rows_max / 2 } else { 0 };
+    let least = Some(PAIR_ROWS_MIN).filter(|_| share.count > 1 && !config.loop_mode);
+    let twin_rows = pairs::twin_rows(sizes.rows_max, least);
     model::need(checkpoint, &config.part(share, None), Sizes { twin_rows, ..sizes })
 }
 

@@ -1,17 +1,37 @@
-//! A hop of a race: passes a connection on, as fast as the link that it stands for, and counts.
+//! A hop of a race: passes a connection on, as fast and as late as the link that it stands for,
+//! and counts.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 /// Most bytes carried at once.
 const PIECE_BYTES: usize = 16 << 10;
-/// Sleeping for less than this costs more than the link does.
-const GRAIN: Duration = Duration::from_micros(200);
+/// Pieces under way on a link, at most: a gigabit and a millisecond fit.
+const PIECES_MAX: usize = 64;
+/// How exactly threads here wake, where the system lets them say so.
+const SLACK_NS: &str = "1000";
+
+/// What a link is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wire {
+    /// Bytes a second each way; as fast as it goes where `None`.
+    pub bytes_per_s: Option<f64>,
+    /// How long a byte is under way.
+    pub delay: Duration,
+}
+
+impl Wire {
+    /// Of so many bytes a second, without delay.
+    pub fn of_rate(bytes_per_s: f64) -> Self {
+        Self { bytes_per_s: Some(bytes_per_s), delay: Duration::ZERO }
+    }
+}
 
 /// A link before one address; it lives as long as this process.
 #[derive(Debug)]
@@ -22,11 +42,11 @@ pub struct Hop {
 }
 
 impl Hop {
-    /// A link to `to` of so many bytes a second each way.
+    /// A link to `to`.
     ///
     /// # Errors
     /// No free port.
-    pub fn to(to: SocketAddr, bytes_per_s: Option<f64>) -> Result<Self> {
+    pub fn to(to: SocketAddr, wire: Wire) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let (address, carried) = (listener.local_addr()?, Arc::<AtomicU64>::default());
         let count = carried.clone();
@@ -34,7 +54,7 @@ impl Hop {
             for near in listener.incoming().flatten() {
                 // Whoever connects too early tries again.
                 if let Ok(far) = TcpStream::connect(to) {
-                    let _ = join(&near, &far, bytes_per_s, &count);
+                    let _ = join(&near, &far, wire, &count);
                 }
             }
         });
@@ -48,28 +68,31 @@ impl Hop {
 }
 
 /// Carries both ways until either end closes.
-fn join(
-    near: &TcpStream,
-    far: &TcpStream,
-    rate: Option<f64>,
-    count: &Arc<AtomicU64>,
-) -> Result<()> {
+fn join(near: &TcpStream, far: &TcpStream, wire: Wire, count: &Arc<AtomicU64>) -> Result<()> {
     for (from, to) in [(near, far), (far, near)] {
         from.set_nodelay(true)?;
         let (from, to, count) = (from.try_clone()?, to.try_clone()?, count.clone());
+        let late = to.try_clone()?;
+        let (pieces, due) = sync_channel(PIECES_MAX);
         std::thread::spawn(move || {
-            let _ = carry(&from, &to, rate, &count);
+            let give = |at, bytes: &[u8]| match wire == Wire::default() {
+                true => (&to).write_all(bytes).is_ok(),
+                false => pieces.send((at, bytes.to_vec())).is_ok(),
+            };
+            let _ = carry(&from, wire, &count, give);
             let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
         });
+        std::thread::spawn(move || deliver(&due, &late));
     }
     Ok(())
 }
 
+/// Takes what comes, and gives it with the time at which it is through.
 fn carry(
     mut from: &TcpStream,
-    mut to: &TcpStream,
-    rate: Option<f64>,
+    wire: Wire,
     count: &AtomicU64,
+    give: impl Fn(Instant, &[u8]) -> bool,
 ) -> std::io::Result<()> {
     let mut buffer = vec![0; PIECE_BYTES];
     let mut free = Instant::now();
@@ -79,15 +102,24 @@ fn carry(
             return Ok(());
         }
         count.fetch_add(bytes as u64, Ordering::Relaxed);
-        if let Some(rate) = rate {
-            // The last byte is through once those before it and these have passed.
-            free = free.max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / rate);
-            let wait = free.saturating_duration_since(Instant::now());
-            if wait > GRAIN {
-                std::thread::sleep(wait);
-            }
+        // The last byte is through once those before it and these have passed.
+        let took = wire.bytes_per_s.map_or(0.0, |rate| bytes as f64 / rate);
+        free = free.max(Instant::now()) + Duration::from_secs_f64(took);
+        if !give(free + wire.delay, &buffer[..bytes]) {
+            return Ok(());
         }
-        to.write_all(&buffer[..bytes])?;
+    }
+}
+
+/// Writes each piece once it is due.
+fn deliver(due: &Receiver<(Instant, Vec<u8>)>, mut to: &TcpStream) {
+    // Elsewhere links are some 50 us slower.
+    let _ = std::fs::write("/proc/thread-self/timerslack_ns", SLACK_NS);
+    for (at, bytes) in due {
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        if to.write_all(&bytes).is_err() {
+            return;
+        }
     }
 }
 
@@ -107,14 +139,16 @@ mod tests {
     #[test]
     fn a_hop_counts_and_is_as_slow_as_its_link() {
         let behind = TcpListener::bind("127.0.0.1:0").unwrap();
-        let hop = Hop::to(behind.local_addr().unwrap(), Some(2e6)).unwrap();
+        let delay = Duration::from_millis(30);
+        let wire = Wire { delay, ..Wire::of_rate(2e6) };
+        let hop = Hop::to(behind.local_addr().unwrap(), wire).unwrap();
         let mut near = TcpStream::connect(hop.address).unwrap();
         let (mut far, _) = behind.accept().unwrap();
         let since = Instant::now();
         near.write_all(&vec![7; 200_000]).unwrap();
         let mut heard = vec![0; 200_000];
         far.read_exact(&mut heard).unwrap();
-        assert!(since.elapsed() > Duration::from_millis(80), "{:?}", since.elapsed());
+        assert!(since.elapsed() > Duration::from_millis(110), "{:?}", since.elapsed());
         assert!(heard.iter().all(|&byte| byte == 7));
         assert_eq!(hop.carried(), 200_000);
     }

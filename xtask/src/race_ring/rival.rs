@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::hop::{Hop, free_address};
+use super::hop::{Hop, Wire, free_address};
 use crate::step::Steps;
 
 /// What is raced.
@@ -109,8 +109,10 @@ impl Rival {
         const MANY: u32 = 48;
         let carried = |decode| {
             let servers = self.servers()?;
-            let hops: Vec<Hop> =
-                servers.iter().map(|s| Hop::to(s.address, None)).collect::<Result<_>>()?;
+            let hops: Vec<Hop> = servers
+                .iter()
+                .map(|s| Hop::to(s.address, Wire::default()))
+                .collect::<Result<_>>()?;
             let addresses: Vec<SocketAddr> = hops.iter().map(|hop| hop.address).collect();
             self.bench(model, &addresses, (16, decode), "1")?;
             anyhow::Ok(hops.iter().map(Hop::carried).sum::<u64>())

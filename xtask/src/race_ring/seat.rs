@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use weights::Checkpoint;
 
-use super::hop::{Hop, free_address};
+use super::hop::{Hop, Wire, free_address};
 use crate::race::engine::{Engine, Timing};
 
 /// One run's work.
@@ -98,7 +98,7 @@ impl Ring {
         Self::within(shaped, layout)
     }
 
-    /// Rank 1 in a process of its own, every hop through a link of `rate` bytes a second.
+    /// Rank 1 in a process of its own, every hop through a link as `wire` is.
     ///
     /// # Errors
     /// A ring that does not come up.
@@ -107,10 +107,10 @@ impl Ring {
         baton: &Path,
         model: &Path,
         layout: &str,
-        rate: Option<f64>,
+        wire: Wire,
     ) -> Result<Self> {
         let (first, second) = (free_address()?, free_address()?);
-        let hops = vec![Hop::to(first, rate)?, Hop::to(second, rate)?];
+        let hops = vec![Hop::to(first, wire)?, Hop::to(second, wire)?];
         let mut stage = Command::new(baton);
         stage.args(["--log", "warn", "stage"]).arg(model).args(["--rank", "1", "--layout", layout]);
         stage.args(["--listen", &second.to_string(), "--next", &hops[0].address.to_string()]);
@@ -121,6 +121,34 @@ impl Ring {
         bench.args(["--layouts", layout, "--listen", &first.to_string()]);
         bench.args(["--next", &hops[1].address.to_string()]);
         Ok(Self { engine: Engine::start("ring", bench)?, hops, _stage: Some(stage) })
+    }
+
+    /// A group of two: the other member in a process of its own, behind a link as `wire` is; both
+    /// with room for `case` in chunks of `chunk`.
+    ///
+    /// # Errors
+    /// A group that does not come up.
+    pub fn group(
+        mut bench: Command,
+        (baton, model, layout): (&Path, &Path, &str),
+        (case, chunk): (Case, u32),
+        prompt_pair: &str,
+        wire: Wire,
+    ) -> Result<Self> {
+        let (first, second) = (free_address()?, free_address()?);
+        let hops = vec![Hop::to(first, wire)?];
+        // As much as the benchmark takes: members must agree.
+        let context = (case.prompt + case.decode + 1).max(64).to_string();
+        let mut stage = Command::new(baton);
+        stage.args(["--log", "warn", "stage"]).arg(model).args(["--rank", "0", "--member", "1"]);
+        stage.args(["--layout", layout, "--group", &format!("{},{second}", hops[0].address)]);
+        stage.args(["--threads", "1", "--streams", &case.streams.to_string()]);
+        stage.args(["--context", &context, "--chunk", &chunk.to_string()]);
+        stage.args(["--prompt-pair", prompt_pair]).stdin(Stdio::null());
+        let stage = Stage(stage.spawn().with_context(|| format!("can't run {stage:?}"))?);
+        bench.args(["--layouts", layout, "--group", &format!("{first},{second}")]);
+        bench.args(["--prompt-pair", prompt_pair]);
+        Ok(Self { engine: Engine::start("group", bench)?, hops, _stage: Some(stage) })
     }
 
     /// One run.

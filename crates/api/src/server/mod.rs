@@ -42,6 +42,19 @@ pub struct App {
     pub keys: Option<Arc<Keys>>,
     /// Origins of pages that may ask, or `*`.
     pub origins: Vec<String>,
+    /// What prompts in pairs cost; none where they go alone.
+    pub prompt_pair: Option<PromptPair>,
+}
+
+/// What prompts in pairs cost the member of a group that loses most by them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptPair {
+    /// Fewest rows of a second half.
+    pub rows_min: usize,
+    /// Bytes of the row buffers of second halves.
+    pub twin_bytes: u64,
+    /// KV pages that those bytes would hold instead.
+    pub kv_pages_lost: u64,
 }
 
 impl App {
@@ -55,6 +68,7 @@ impl App {
             limits: Limits::default(),
             keys: None,
             origins: Vec::new(),
+            prompt_pair: None,
         }
     }
 }

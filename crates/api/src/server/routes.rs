@@ -212,6 +212,11 @@ async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Val
         "kv_pages_kept": facts.pages_kept,
         "kept_prompts": facts.keeps,
         "last_reply": last,
+        "prompt_pair": shared.app.prompt_pair.map(|pair| json!({
+            "rows_min": pair.rows_min,
+            "twin_bytes": pair.twin_bytes,
+            "kv_pages_lost": pair.kv_pages_lost,
+        })),
         "uptime_s": shared.started.elapsed().as_secs_f64(),
     }))
 }

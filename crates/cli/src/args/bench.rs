@@ -7,7 +7,7 @@ use arith::base::Arith;
 use clap::{Args, Subcommand};
 
 use super::serve::parse_address;
-use super::shared::Kv;
+use super::shared::{Kv, PromptPair};
 use super::{DEFAULT_URL, at_least_one, parse_seconds};
 use crate::model::Settings;
 use crate::source::DEFAULT_MODEL;
@@ -48,6 +48,9 @@ pub struct Bench {
     /// Most prompt tokens of one stream in a round.
     #[arg(long, value_name = "TOKENS", default_value_t = Settings::default().chunk)]
     pub chunk: u32,
+    /// Whether a group runs long prompts in pairs.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub prompt_pair: PromptPair,
     /// The next rank, where the other ranks of the one layout are started by hand.
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     pub next: Option<String>,

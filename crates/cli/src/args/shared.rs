@@ -78,6 +78,23 @@ impl From<Exchange> for Through {
     }
 }
 
+/// Whether prompts of a group go in pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PromptPair {
+    /// Long ones that nobody decodes beside (default).
+    #[default]
+    Auto,
+    /// None.
+    Off,
+}
+
+impl PromptPair {
+    /// Whether some do.
+    pub fn is_on(self) -> bool {
+        self == Self::Auto
+    }
+}
+
 /// What every rank of a ring must share.
 #[derive(Args, Clone, Debug)]
 pub struct Shared {
@@ -120,6 +137,10 @@ pub struct Shared {
     /// no stream needs, and 1 GiB of recurrent states].
     #[arg(long, value_name = "GIB")]
     pub prompt_cache_gib: Option<f64>,
+    /// Whether a group runs long prompts in pairs, one half's exchange under the other's compute,
+    /// while nobody decodes; off saves the second half's buffers. The same on each member.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub prompt_pair: PromptPair,
 }
 
 impl Shared {
@@ -136,6 +157,7 @@ impl Shared {
             chunk: self.chunk,
             prompt_cache_gib: self.prompt_cache_gib,
             through: self.exchange.into(),
+            prompt_pair: self.prompt_pair.is_on(),
             ..Settings::default()
         }
     }

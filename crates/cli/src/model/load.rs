@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use arith::base::Rank;
 use backend::Backend;
 use shard::{Group, Leader};
@@ -15,9 +15,6 @@ use crate::contents::Contents;
 use crate::device::Seat;
 use crate::loading;
 use crate::source::hex;
-
-/// Free memory that a rank leaves to the rest of the machine.
-const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
 
 /// The share of a `member` of a rank, of `group` if it is one.
 pub fn split_of(group: Option<layout::Group>, member: usize) -> Share {
@@ -95,6 +92,9 @@ impl Model {
             stage.add_draft_head_in(&self.checkpoint, self.settings.draft_head)?;
         }
         stage.set_keep_bytes_max(self.keep_bytes_max);
+        if !self.settings.prompt_pair {
+            stage.set_prompt_pair(None);
+        }
         #[cfg(test)]
         if let Some((_, fault)) = self.settings.fault.filter(|(at, _)| *at == rank) {
             stage.plant(fault);
@@ -151,48 +151,8 @@ impl Model {
         ] {
             fields.put(format!("shapes.{name}"), value)?;
         }
+        let prompt_pair = if self.settings.prompt_pair { "auto" } else { "off" };
+        fields.put("prompt_pair", prompt_pair)?;
         Ok(fields)
-    }
-
-    /// Refuses what `shares`, members of ranks, all on one device, can't hold together.
-    ///
-    /// # Errors
-    /// Too little memory, with both numbers.
-    pub fn check_memory(&self, shares: &[(Rank, usize)], free_bytes: Option<u64>) -> Result<()> {
-        let mut need = MEMORY_FLOOR_BYTES;
-        for &(rank, member) in shares {
-            let (config, share) = (self.stage_config(rank)?, self.share_of(rank, member));
-            let own = stage::share_need_bytes(&self.checkpoint, &config, share, &self.shapes)?;
-            need = need.saturating_add(own.total_bytes());
-            if self.settings.prompt_cache_gib.is_some() {
-                need = need.saturating_add(self.keep_bytes_max);
-            }
-            if self.settings.drafters.mtp && rank.0 == 0 && member == 0 {
-                let (checkpoint, shapes) = (&self.checkpoint, &self.shapes);
-                need += stage::share_draft_need_bytes(checkpoint, &config, share, shapes)?;
-            }
-        }
-        let (Some(free), [(first, member), ..]) = (free_bytes, shares) else {
-            return Ok(());
-        };
-        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-        let last = shares.last().map_or(*first, |(rank, _)| *rank);
-        let who = match (first == &last, shares.len(), self.layout.group(*first)) {
-            (true, 1, Some(_)) => format!("rank {first}, member {member}"),
-            (true, ..) => format!("rank {first}"),
-            _ => format!("ranks {first}..{}", last.0 + 1),
-        };
-        ensure!(
-            need <= free,
-            "{who}: layers {}..{} need {} MiB with a context of {} and {} streams, {} MiB are free: \
-             lower --context or --streams, or give this machine fewer layers",
-            self.range(*first)?.start,
-            self.range(last)?.end,
-            mib(need),
-            self.shapes.context_max,
-            self.shapes.streams_max,
-            mib(free)
-        );
-        Ok(())
     }
 }

@@ -161,11 +161,49 @@ fn an_oracle_of_one_machine_is_accepted_from_a_group_by_hand_and_recorded_from_n
 }
 
 #[test]
+fn a_prompt_in_pairs_is_one_machines_and_says_what_it_costs() {
+    let _turn = Turn::alone();
+    let text = "tell me of the sea and the ships on it, then of the land. ".repeat(30);
+    let mut body = greedy(&text, 8);
+    body["ignore_eos"] = true.into();
+    let layout = format!("0:{LAYERS}@shards2");
+    let one = of_layout(&format!("0:{LAYERS}"));
+    let right = one.stream(&body).finish().ids;
+    assert_eq!(one.health()["prompt_pair"], Value::Null);
+    drop(one);
+    for (pair, costs) in [("auto", true), ("off", false)] {
+        let server = Server::ready(
+            &TINY,
+            &["--layout", &layout, "--threads", "1", "--prompt-pair", pair, "--drafter", "none"],
+        );
+        assert_eq!(server.stream(&body).finish().ids, right, "{pair}");
+        let (health, said) = (server.health(), server.process.log.last("long prompts go in pairs"));
+        assert_eq!(
+            (health["prompt_pair"] != Value::Null, said.is_some()),
+            (costs, costs),
+            "{pair}"
+        );
+        if costs {
+            let cost = &health["prompt_pair"];
+            assert_eq!(cost["rows_min"], 128);
+            assert!(cost["twin_bytes"].as_u64() > Some(1 << 20), "{cost}");
+            let lost = cost["kv_pages_lost"].as_u64().unwrap();
+            assert!(lost > 0 && said.unwrap().ends_with(&format!(", {lost} KV pages less")));
+        }
+    }
+}
+
+#[test]
 fn members_that_are_told_otherwise_are_refused_by_field() {
     let _turn = Turn::shared();
     let (server, member) = by_hand("group-refused", &["--kv", "f32"]);
     member.log.wait("OtherFingerprint: kv: expected f32, found f16", s(20));
     server.process.log.wait("OtherFingerprint: kv: expected f16, found f32", s(20));
+    drop((server, member));
+    let (server, member) = by_hand("group-pairs", &["--prompt-pair", "off"]);
+    member.log.wait("OtherFingerprint: prompt_pair: expected off, found auto", s(20));
+    server.process.log.wait("OtherFingerprint: prompt_pair: expected auto, found off", s(20));
+    assert_eq!(member.log.last("loading layers"), None, "nothing is loaded before");
     drop((server, member));
     let layout = format!("0:{LAYERS}@rows9");
     for (args, expected) in [

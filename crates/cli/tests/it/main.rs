@@ -24,6 +24,7 @@ mod links;
 mod machines;
 mod memory;
 mod model;
+mod needle;
 mod netns;
 mod notify;
 mod oracle;

@@ -1,8 +1,8 @@
 //! The cases in which others place badly.
 
 use placement::{
-    Ask, Bound, Kind, Layer, Link, Links, Model, Node, Objective, Path, Problem, choose, predict,
-    table,
+    Ask, Bound, Choice, Kind, Layer, Link, Links, Model, Node, Objective, Path, Placement, Problem,
+    Split, Stage, choose, predict, table,
 };
 
 use crate::made::{GIGABIT, MIB, ask, model, node};
@@ -141,4 +141,28 @@ fn the_table_says_who_holds_what_and_what_bounds_it() {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     assert!(!text.contains("| box |"), "{text}");
+}
+
+#[test]
+fn prompts_in_pairs_cost_the_members_of_groups_and_nobody_else() {
+    let made = model(20, 1_000);
+    let (twin, ask) = (Model { twin_bytes: 40 * MIB, ..made.clone() }, ask());
+    let nodes = [node("a", 40.0, 1e-3), node("b", 40.0, 1e-3)];
+    let links = Links::alike(2, GIGABIT);
+    let group = |split| Stage { nodes: vec![0, 1], split, layers: 0..20 };
+    for (stage, costs) in [
+        (group(Some(Split::Shards)), 40 * MIB),
+        (Stage { nodes: vec![0], split: None, layers: 0..20 }, 0),
+    ] {
+        let [with, without] =
+            [&twin, &made].map(|model| placement::need(model, &ask, &stage, true, 0));
+        assert_eq!(with.work_bytes - without.work_bytes, costs);
+        let problem = Problem::new(&twin, &nodes, &links, &ask).expect("a problem");
+        let best = Placement { stages: vec![stage] };
+        let choice = Choice { best, time_s: 1.0, runner_up: None, one: None };
+        let text = table(&problem, &choice);
+        // A token has 20 layers of 2,048 bytes, shared by two; a page 64 tokens.
+        let line = "rank 0: prompts in pairs take 40.0 MiB of each member, 32 KV pages less";
+        assert_eq!(text.contains(line), costs > 0, "{text}");
+    }
 }

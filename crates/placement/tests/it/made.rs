@@ -20,6 +20,7 @@ pub fn model(layers: usize, layer_mib: u64) -> Model {
         state_bytes: 0,
         row_bytes: 100_000,
         rows_max: 512,
+        twin_bytes: 0,
     }
 }
 

@@ -8,4 +8,5 @@ mod door;
 mod double;
 mod exchange;
 mod loss;
+mod pairs;
 mod relay;

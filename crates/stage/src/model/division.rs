@@ -277,27 +277,37 @@ impl Division {
     /// Bytes of the row buffers of a part, those on their way to other members counted.
     pub(super) fn buffers_bytes(&self, part: &Part, sizes: Sizes) -> u64 {
         let index = self.share.index;
-        let mut row = 0;
-        for close in [&self.o, &self.out, &self.down].map(|close| (close.way, close)) {
-            row += match close {
-                (Way::Whole, _) => 0,
-                (Way::Nodes, close) => (self.share.count + 2) * close.output.width,
-                (Way::Outputs, close) => {
-                    let host = 3 * close.input.width.max(close.output.width);
-                    host + close.input.width + close.output.values(index)
-                }
-            };
-        }
         let logits = match (part.ends, self.vocab.is_divided()) {
             (false, _) => 0,
             (true, false) => self.vocab.width,
             // Its own, before and after the device, and all.
             (true, true) => 2 * self.vocab.values(index) + self.vocab.width,
         };
-        let bytes = 4 * (sizes.rows_max * row + sizes.head_rows_max * logits) as u64;
-        let twin = Sizes { rows_max: sizes.twin_rows, ..sizes };
-        let twins = 4 * (sizes.twin_rows * row) as u64 + self.own.buffers_bytes(part, twin);
-        self.own.buffers_bytes(part, sizes) + bytes + twins
+        let host = sizes.rows_max * self.row_values() + sizes.head_rows_max * logits;
+        self.own.buffers_bytes(part, sizes) + 4 * host as u64
+    }
+
+    /// Bytes of the row buffers of the second half of a pair.
+    pub(super) fn twin_bytes(&self, part: &Part, sizes: Sizes) -> u64 {
+        if sizes.twin_rows == 0 {
+            return 0;
+        }
+        // The head's rows are the first half's.
+        let twin = Sizes { rows_max: sizes.twin_rows, head_rows_max: 0, ..sizes };
+        self.own.buffers_bytes(part, twin) + 4 * (sizes.twin_rows * self.row_values()) as u64
+    }
+
+    /// Values of a row on its way to other members.
+    fn row_values(&self) -> usize {
+        let values = |close: &Close| match close.way {
+            Way::Whole => 0,
+            Way::Nodes => (self.share.count + 2) * close.output.width,
+            Way::Outputs => {
+                let host = 3 * close.input.width.max(close.output.width);
+                host + close.input.width + close.output.values(self.share.index)
+            }
+        };
+        [&self.o, &self.out, &self.down].map(values).iter().sum()
     }
 
     /// A layer's mixer of attention, its recurrent mixer, its MLP, and the head.

@@ -83,12 +83,15 @@ pub struct Need {
     pub state_bytes: u64,
     /// Row buffers.
     pub buffers_bytes: u64,
+    /// Row buffers of the second half of a pair: none where prompts go alone.
+    pub twin_bytes: u64,
 }
 
 impl Need {
     /// All of it.
     pub fn total_bytes(&self) -> u64 {
-        self.weights_bytes + self.kv_bytes + self.state_bytes + self.buffers_bytes
+        let Self { weights_bytes, kv_bytes, state_bytes, buffers_bytes, twin_bytes } = self;
+        weights_bytes + kv_bytes + state_bytes + buffers_bytes + twin_bytes
     }
 }
 
@@ -230,6 +233,7 @@ pub fn need(checkpoint: &Checkpoint, part: &Part, sizes: Sizes) -> Result<Need, 
         kv_bytes: division.own.kv_bytes(part, sizes),
         state_bytes: division.own.state_bytes(part, sizes),
         buffers_bytes: division.buffers_bytes(part, sizes),
+        twin_bytes: division.twin_bytes(part, sizes),
     })
 }
 

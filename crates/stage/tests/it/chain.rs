@@ -296,7 +296,7 @@ pub fn entry(id: u32, op: Op, first: u32, rows: u32, accepted: u32, generation: 
     Entry {
         id: StreamId(id),
         op,
-        want: Want::All,
+        want: Want::Last,
         first,
         rows,
         accepted,

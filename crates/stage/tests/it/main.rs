@@ -8,6 +8,7 @@ mod function;
 mod group;
 mod lives;
 mod oracles;
+mod pairs;
 mod plain;
 mod shares;
 mod smollm2;

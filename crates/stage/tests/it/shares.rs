@@ -15,7 +15,7 @@ use weights::config::{Mixer, Qwen35};
 use weights::{Checkpoint, Config, synthetic};
 use wire::plan::Op;
 
-use crate::chain::{self, Chain, SHAPES, bits, config, cpu, same, say, tokens};
+use crate::chain::{self, Chain, SHAPES, bits, config, cpu, say, tokens};
 use crate::group::Together;
 
 /// Layouts of a group; the last has more members than some models have heads.
@@ -30,13 +30,13 @@ const GROUPS: [(Split, usize); 7] = [
 ];
 
 /// A llama of which all shares align.
-fn wide() -> &'static Checkpoint {
+pub fn wide() -> &'static Checkpoint {
     static MODEL: OnceLock<Checkpoint> = OnceLock::new();
     MODEL.get_or_init(|| chain::checkpoint(&synthetic::Llama::shard_tiny()))
 }
 
 /// A qwen3_5 of which all shares align but for its tiled value heads, with a draft head.
-fn wide_hybrid() -> &'static Checkpoint {
+pub fn wide_hybrid() -> &'static Checkpoint {
     static MODEL: OnceLock<Checkpoint> = OnceLock::new();
     let spec = synthetic::Qwen35::shard_tiny();
     MODEL.get_or_init(|| chain::made(|path| synthetic::qwen3_5(path, &spec)))
@@ -49,7 +49,7 @@ fn baton_tiny() -> &'static Checkpoint {
     MODEL.get_or_init(|| Checkpoint::open(&folder).unwrap())
 }
 
-fn models() -> [(&'static str, &'static Checkpoint, Shapes); 5] {
+pub fn models() -> [(&'static str, &'static Checkpoint, Shapes); 5] {
     let small = Shapes { chunk_rows_max: 128, round_rows_max: 192, pages: 16, ..SHAPES };
     [
         ("llama", chain::tiny(), SHAPES),
@@ -60,11 +60,11 @@ fn models() -> [(&'static str, &'static Checkpoint, Shapes); 5] {
     ]
 }
 
-fn whole(checkpoint: &Checkpoint) -> StageConfig {
+pub fn whole(checkpoint: &Checkpoint) -> StageConfig {
     config(0..checkpoint.config().layers())
 }
 
-fn alone(checkpoint: &Checkpoint) -> Box<dyn Engine> {
+pub fn alone(checkpoint: &Checkpoint) -> Box<dyn Engine> {
     let mut stage = Stage::open(cpu().clone(), checkpoint, whole(checkpoint)).unwrap();
     stage.add_draft_head(checkpoint).unwrap();
     Box::new(stage)
@@ -144,58 +144,6 @@ fn a_planted_fault_in_a_group_changes_bytes() {
     }
 }
 
-#[test]
-fn prompts_in_pairs_have_the_bytes_of_prompts_alone() {
-    let text = tokens(7, 200);
-    for (name, checkpoint, shapes) in models() {
-        let mut expected = Chain::sized(vec![alone(checkpoint)], &shapes);
-        let prompt = expected.feed(1, &text, 100);
-        let next = expected.round(&[say(1, 100, &[9])]).unwrap();
-        let mut counts = Vec::new();
-        for on in [false, true] {
-            let config = whole(checkpoint);
-            let group = Together::pairing(checkpoint, &config, (Split::Shards, 2), None, |_| on);
-            let meter = group.meter.clone();
-            let mut chain = Chain::sized(vec![Box::new(group) as Box<dyn Engine>], &shapes);
-            meter.exchanges.store(0, Ordering::Relaxed);
-            let case = format!("{name}, pairs {on}");
-            same(&chain.feed(1, &text, 100), &prompt, &case);
-            counts.push(meter.exchanges.swap(0, Ordering::Relaxed));
-            same(&chain.round(&[say(1, 100, &[9])]).unwrap(), &next, &case);
-            counts.push(meter.exchanges.load(Ordering::Relaxed));
-        }
-        // Twice as many exchanges, each of half the rows, and none more where a reply goes on.
-        assert_eq!([counts[2], counts[3]], [2 * counts[0], counts[1]], "{name}");
-    }
-}
-
-#[test]
-fn a_prompt_beside_a_reply_goes_alone() {
-    let (_, checkpoint, shapes) = models()[0];
-    let group = Together::new(checkpoint, &whole(checkpoint), Split::Shards, 2);
-    let meter = group.meter.clone();
-    let mut chain = Chain::sized(vec![Box::new(group) as Box<dyn Engine>], &shapes);
-    chain.feed(1, &tokens(8, 3), 3);
-    meter.exchanges.store(0, Ordering::Relaxed);
-    chain.round(&[say(1, 3, &[4]), say(2, 0, &tokens(9, 100))]).unwrap();
-    let [layers, _] = costs(checkpoint.config(), Split::Shards, 2);
-    assert_eq!(meter.exchanges.load(Ordering::Relaxed), layers.exchanges);
-}
-
-#[test]
-fn a_member_that_pairs_where_another_does_not_is_named() {
-    let (_, checkpoint, shapes) = models()[2];
-    let config = whole(checkpoint);
-    let group =
-        Together::pairing(checkpoint, &config, (Split::Shards, 2), None, |index| index == 0);
-    let mut chain = Chain::sized(vec![Box::new(group) as Box<dyn Engine>], &shapes);
-    let error = chain.round(&[say(1, 0, &tokens(8, 100))]).unwrap_err().to_string();
-    assert!(
-        error.starts_with("ShardLost: member 1: expected 12800 values, found 25600"),
-        "{error}"
-    );
-}
-
 /// Two rows of the head that are the same give two equal logits, of different members.
 #[test]
 fn a_tie_across_members_goes_to_the_lower_id() {
@@ -265,7 +213,7 @@ fn members_need_less_by_what_the_others_have() {
 }
 
 /// Exchanges and values of one row through all layers, and of its logits, over all members.
-fn costs(model: &Config, split: Split, count: usize) -> [Traffic; 2] {
+pub fn costs(model: &Config, split: Split, count: usize) -> [Traffic; 2] {
     let config = config(0..model.layers());
     let mut all = [Traffic::default(); 2];
     for index in 0..count {
