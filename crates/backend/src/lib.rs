@@ -13,6 +13,7 @@ use arith::format::Matrix;
 use arith::linear::Groups;
 
 pub mod conformance;
+pub mod recurrent;
 pub mod scalar;
 
 pub use arith::attention::{Heads, KvDtype};

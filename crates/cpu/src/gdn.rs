@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use arith::gdn::{Gates, query_scale};
+use backend::recurrent::Owners;
 use backend::{Gdn, Walk};
 
 use crate::Level;
@@ -18,7 +19,7 @@ use crate::gdn_vector;
 use crate::norm;
 use crate::pool::Pool;
 use crate::rows::{Cells, Rows, for_rows};
-use crate::state::{Owners, State, TAPS_MAX, for_jobs};
+use crate::state::{State, TAPS_MAX, for_jobs};
 
 /// Channels of a job of the convolution, about; whole heads.
 const SPAN_CHANNELS: usize = 2048;

@@ -1,6 +1,7 @@
 //! The recurrent state of a layer, and what the walks of a round take of it.
 
-use backend::{BackendError, Gdn, Walk};
+use backend::recurrent;
+use backend::{BackendError, Gdn};
 
 use crate::memory::{self, Floats};
 use crate::pool::Pool;
@@ -24,7 +25,7 @@ pub struct State {
 
 impl State {
     pub(crate) fn new(device: &str, shape: Gdn, places: usize) -> Result<Self, BackendError> {
-        check(&shape)?;
+        recurrent::check(&shape, TAPS_MAX, None)?;
         let (s, tail) = (shape.state_values(), shape.tail_values());
         let what = format!("recurrent state of {places} places");
         memory::check(device, &what, places as u128 * (s + tail) as u128 * 4)?;
@@ -51,24 +52,6 @@ impl State {
     }
 }
 
-/// What the kernels ask of a shape.
-fn check(shape: &Gdn) -> Result<(), BackendError> {
-    let refused = |what: &str, expected: String, found: usize| {
-        let (what, found) = (what.to_owned(), found.to_string());
-        Err(BackendError::Shape { what, expected, found })
-    };
-    if !(2..=TAPS_MAX).contains(&shape.taps) {
-        return refused("taps of a convolution", format!("2 to {TAPS_MAX}"), shape.taps);
-    }
-    if shape.key_dim == 0 || !shape.key_dim.is_multiple_of(arith::gdn::KEY_LANES) {
-        return refused("dims of a key head", "a multiple of 4".to_owned(), shape.key_dim);
-    }
-    if shape.keys == 0 || !shape.values.is_multiple_of(shape.keys) {
-        return refused("value heads", format!("a multiple of {}", shape.keys), shape.values);
-    }
-    Ok(())
-}
-
 /// Copies one buffer to another, on the pool if it is large.
 pub(crate) fn copy(pool: &Pool, from: &[f32], to: &mut [f32]) {
     assert_eq!(from.len(), to.len());
@@ -82,47 +65,6 @@ pub(crate) fn copy(pool: &Pool, from: &[f32], to: &mut [f32]) {
         // SAFETY: one job has each part.
         unsafe { cells.slice(at, from.len()) }.copy_from_slice(from);
     });
-}
-
-/// Which walk each row of a round is of. Grown at first use, then kept.
-#[derive(Default)]
-pub(crate) struct Owners {
-    rows: Vec<Option<usize>>,
-    written: Vec<bool>,
-}
-
-impl Owners {
-    /// Takes the walks of a round.
-    ///
-    /// Asserts that no row is in two of them, and that none writes a place of another.
-    pub(crate) fn fill(&mut self, walks: &[Walk], places: usize) {
-        self.rows.clear();
-        self.rows.resize(walks.iter().map(|walk| walk.rows.end).max().unwrap_or(0), None);
-        self.written.clear();
-        self.written.resize(places, false);
-        for (w, walk) in walks.iter().enumerate() {
-            assert!(!self.written[walk.to], "{walk:?} writes the place of another");
-            self.written[walk.to] = true;
-            for owner in &mut self.rows[walk.rows.clone()] {
-                assert!(owner.is_none(), "{walk:?} has a row of another");
-                *owner = Some(w);
-            }
-        }
-        for walk in walks {
-            let own = |from: usize| from == walk.to || !self.written[from];
-            assert!(walk.from.is_none_or(own), "{walk:?} reads what another writes");
-        }
-    }
-
-    /// The last row of any walk, and one.
-    pub(crate) fn end(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// The walk of a row.
-    pub(crate) fn of(&self, row: usize) -> Option<usize> {
-        self.rows[row]
-    }
 }
 
 /// Calls `f` for each of `jobs` jobs, on the pool if they handle enough values together.

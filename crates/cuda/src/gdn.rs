@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arith::gdn::query_scale;
+use backend::recurrent::{self, Owners};
 use backend::{BackendError, Gdn, HeadOrder, Walk};
 
 use crate::device::{Buffer, Device, Params};
@@ -33,7 +34,7 @@ impl State {
         shape: Gdn,
         places: usize,
     ) -> Result<Self, BackendError> {
-        check(&shape)?;
+        recurrent::check(&shape, TAPS_MAX, Some(KEY_DIM_MAX))?;
         let take = |values: usize| {
             let what = format!("recurrent state of {places} places");
             Buffer::new(device, &what, places as u128 * values as u128 * 4)
@@ -53,25 +54,6 @@ impl State {
         self.s.download(place * size_of_val(s), s);
         self.tails.download(place * size_of_val(tail), tail);
     }
-}
-
-fn check(shape: &Gdn) -> Result<(), BackendError> {
-    let refused = |what: &str, expected: String, found: usize| {
-        let (what, found) = (what.to_owned(), found.to_string());
-        Err(BackendError::Shape { what, expected, found })
-    };
-    if !(2..=TAPS_MAX).contains(&shape.taps) {
-        return refused("taps of a convolution", format!("2 to {TAPS_MAX}"), shape.taps);
-    }
-    let lanes = arith::gdn::KEY_LANES;
-    if !(1..=KEY_DIM_MAX).contains(&shape.key_dim) || !shape.key_dim.is_multiple_of(lanes) {
-        let expected = format!("a multiple of {lanes} up to {KEY_DIM_MAX}");
-        return refused("dims of a key head", expected, shape.key_dim);
-    }
-    if shape.keys == 0 || !shape.values.is_multiple_of(shape.keys) {
-        return refused("value heads", format!("a multiple of {}", shape.keys), shape.values);
-    }
-    Ok(())
 }
 
 #[repr(C)]
@@ -126,7 +108,7 @@ unsafe impl Params for Delta {}
 /// change.
 pub(crate) struct Walks {
     buffer: Buffer,
-    words: Vec<i32>,
+    words: Vec<u32>,
     count: usize,
     rows: usize,
     /// Whether every row is in a walk.
@@ -146,27 +128,11 @@ impl Walks {
         walks: &[Walk],
         places: usize,
     ) -> Result<(), BackendError> {
-        let rows = walks.iter().map(|walk| walk.rows.end).max().unwrap_or(0);
-        let mut written = vec![false; places];
-        let mut words = Vec::with_capacity(4 * walks.len() + rows);
-        for walk in walks {
-            assert!(!written[walk.to], "{walk:?} writes the place of another");
-            written[walk.to] = true;
-            let from = walk.from.map_or(-1, |from| from as i32);
-            words.extend([walk.rows.start as i32, walk.rows.end as i32, from, walk.to as i32]);
-        }
-        let own = |walk: &Walk| walk.from.is_none_or(|from| from == walk.to || !written[from]);
-        assert!(walks.iter().all(own), "a walk reads what another writes");
-        let mut owners = vec![-1; rows];
-        for (w, walk) in walks.iter().enumerate() {
-            for owner in &mut owners[walk.rows.clone()] {
-                assert_eq!(*owner, -1, "{walk:?} has a row of another");
-                *owner = w as i32;
-            }
-        }
-        self.whole = owners.iter().all(|&owner| owner >= 0);
-        words.extend(owners);
-        (self.count, self.rows) = (walks.len(), rows);
+        let mut owners = Owners::default();
+        owners.fill(walks, places);
+        let words = owners.words(walks);
+        self.whole = owners.is_whole();
+        (self.count, self.rows) = (walks.len(), owners.end());
         if words != self.words {
             if words.len() * 4 > self.buffer.bytes() {
                 let bytes = (words.len() * 4).next_power_of_two();
