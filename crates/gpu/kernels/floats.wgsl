@@ -22,8 +22,6 @@ override KIND: u32 = 0u;
 @group(0) @binding(1) var<storage, read> values: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 
-var<workgroup> parts: array<f32, 1024>;
-
 fn weight(tile: u32, i: u32, output: u32) -> f32 {
     if KIND == 0u {
         return bitcast<f32>(values[(tile * p.width + i) * 16u + output]);
@@ -62,23 +60,5 @@ fn floats(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     for (var r = 0u; r < ROWS; r++) {
         parts[(r * 8u + k) * 16u + output] = select(g[r], spoilt(), bad[r]);
     }
-    workgroupBarrier();
-    for (var i = local; i < ROWS * 16u; i += 128u) {
-        let r = i >> 4u;
-        let n = tile * 16u + (i & 15u);
-        if first + r < p.rows && n < p.outputs {
-            out[(first + r) * p.stride + p.first + n] = rooted(r * 128u + (i & 15u));
-        }
-    }
-}
-
-fn rooted(at: u32) -> f32 {
-    var spoiled = false;
-    for (var k = 0u; k < 8u; k++) {
-        spoiled = spoiled || (bitcast<u32>(parts[at + 16u * k]) & 0x7fffffffu) >= 0x7f800000u;
-    }
-    let low = (parts[at] + parts[at + 16u]) + (parts[at + 32u] + parts[at + 48u]);
-    let high = (parts[at + 64u] + parts[at + 80u]) + (parts[at + 96u] + parts[at + 112u]);
-    let sum = low + high;
-    return select(select(z(sum), sum, p.node == 1u), spoilt(), spoiled);
+    write_tile(first, tile, local);
 }

@@ -45,8 +45,6 @@ fn float_of(sum: vec2<i32>) -> f32 {
     return f32(sum.x) * 256.0 + f32(sum.y);
 }
 
-var<workgroup> parts: array<f32, 1024>;
-
 // A tile of outputs by the eight groups of K, ROWS rows (8 at most).
 @compute @workgroup_size(128)
 fn few(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
@@ -91,30 +89,7 @@ fn few(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index)
     for (var r = 0u; r < ROWS; r++) {
         parts[(r * 8u + k) * 16u + output] = g[r];
     }
-    workgroupBarrier();
-    for (var i = local; i < ROWS * 16u; i += 128u) {
-        let r = i >> 4u;
-        let n = tile * 16u + (i & 15u);
-        if first + r < p.rows && n < p.outputs {
-            out[(first + r) * p.stride + p.first + n] = rooted(r * 128u + (i & 15u));
-        }
-    }
-}
-
-// The tree over eight parts, spoilt where one is.
-fn rooted(at: u32) -> f32 {
-    var spoiled = false;
-    for (var k = 0u; k < 8u; k++) {
-        spoiled = spoiled || (bitcast<u32>(parts[at + 16u * k]) & 0x7fffffffu) >= 0x7f800000u;
-    }
-    let low = (parts[at] + parts[at + 16u]) + (parts[at + 32u] + parts[at + 48u]);
-    let high = (parts[at + 64u] + parts[at + 80u]) + (parts[at + 96u] + parts[at + 112u]);
-    return finished(low + high, spoiled);
-}
-
-fn finished(sum: f32, spoiled: bool) -> f32 {
-    let value = select(z(sum), sum, p.node == 1u);
-    return select(value, spoilt(), spoiled);
+    write_tile(first, tile, local);
 }
 
 // 32 rows and 8 pieces of 16 values: both planes, then sums.

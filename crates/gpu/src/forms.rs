@@ -143,13 +143,14 @@ impl Unit {
 
     fn files(self) -> &'static [&'static str] {
         const MATRIX: &str = include_str!("../kernels/matrix.wgsl");
+        const TILE: &str = include_str!("../kernels/tile.wgsl");
         const CACHE: &str = include_str!("../kernels/cache.wgsl");
         match self {
             Self::Rows => &[include_str!("../kernels/rows.wgsl")],
             Self::Norm => &[include_str!("../kernels/norm.wgsl")],
             Self::Quantise => &[include_str!("../kernels/quantise.wgsl")],
-            Self::Linear => &[MATRIX, include_str!("../kernels/linear.wgsl")],
-            Self::Floats => &[include_str!("../kernels/floats.wgsl")],
+            Self::Linear => &[MATRIX, TILE, include_str!("../kernels/linear.wgsl")],
+            Self::Floats => &[TILE, include_str!("../kernels/floats.wgsl")],
             Self::Embed => &[MATRIX, include_str!("../kernels/embed.wgsl")],
             Self::EmbedFloats => &[include_str!("../kernels/embed_floats.wgsl")],
             Self::KvWrite => &[CACHE, include_str!("../kernels/kv_write.wgsl")],
