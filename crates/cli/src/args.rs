@@ -1,6 +1,7 @@
 //! The command line.
 
 mod bench;
+mod by_hand;
 mod chat;
 mod check;
 mod oracle;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 pub use bench::{Bench, BenchCommand, BenchServe};
+pub use by_hand::ByHand;
 pub use chat::{Chat, Demo, Top};
 pub use check::{Check, Conformance};
 pub use oracle::{Accept, Record};

@@ -11,10 +11,9 @@ mod work;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use arith::base::{Arith, Rank, TILE_KEYS, pages_of};
+use arith::base::{Arith, TILE_KEYS, pages_of};
 use backend::Backend;
 use cpu::{Cpu, Isa};
-use ring::key::Key;
 use weights::Checkpoint;
 use wire::hello::Encryption;
 
@@ -140,16 +139,12 @@ fn seats(args: &Bench, path: &Path, layers: u32, settings: &Settings) -> Result<
 
 /// Where rank 0 stands, if the other ranks or members are started by hand.
 fn place(args: &Bench) -> Result<Option<Place>> {
-    if args.next.is_none() && args.group.is_empty() {
+    if !args.by_hand.is_any() {
         return Ok(None);
     }
     let one = [args.layouts.len(), args.threads.len(), args.arith.len()] == [1, 1, 1];
     ensure!(one, "--next, --group: one layout, one arithmetic and one number of threads");
-    let key = args.key.as_deref().map(Key::load).transpose()?;
-    let next = args.next.iter().cloned().collect();
-    let (listen, group, encryption) = (args.listen.clone(), args.group.clone(), Encryption::On);
-    let member = 0;
-    Ok(Some(Place { rank: Rank(0), member, group, listen, next, key, encryption }))
+    Place::of_head(&args.by_hand, Encryption::On).map(Some)
 }
 
 fn stop(seats: Vec<Seat>) -> Result<()> {

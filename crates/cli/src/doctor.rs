@@ -43,23 +43,23 @@ impl Findings {
 pub fn run(args: &Doctor) -> Result<()> {
     let (rank, serve) = (Rank(args.rank), &args.place);
     // A member but the leader has no place in the ring, and one group alone has no ring.
-    let in_ring = args.member == 0 && (serve.group.is_empty() || world(args) > 1);
+    let in_ring = args.member == 0 && (serve.by_hand.group.is_empty() || world(args) > 1);
     ensure!(
-        !in_ring || !serve.listen.is_empty() && serve.next.is_some(),
+        !in_ring || !serve.by_hand.listen.is_empty() && serve.by_hand.next.is_some(),
         "--listen and --next are needed, as `baton stage` and `baton serve` over machines take them"
     );
     let mut findings = Findings::default();
     let key = key(args, &mut findings);
     let model = model(args, &mut findings);
-    for address in &serve.listen {
-        own::listens(*address, serve.key.is_some(), &mut findings);
+    for address in &serve.by_hand.listen {
+        own::listens(*address, serve.by_hand.key.is_some(), &mut findings);
     }
     let place = Place {
         rank,
         member: args.member as usize,
-        group: serve.group.clone(),
-        listen: serve.listen.clone(),
-        next: serve.next.iter().cloned().collect(),
+        group: serve.by_hand.group.clone(),
+        listen: serve.by_hand.listen.clone(),
+        next: serve.by_hand.next.iter().cloned().collect(),
         key: key.clone().flatten(),
         encryption: serve.shared.encryption.into(),
     };
@@ -71,7 +71,7 @@ pub fn run(args: &Doctor) -> Result<()> {
         let way = door::Way {
             next,
             rank: Rank((args.rank + 1) % world(args).max(1)),
-            has_key: serve.key.is_some(),
+            has_key: serve.by_hand.key.is_some(),
         };
         door::reaches(&way, &place, known, &mut findings);
     }
@@ -84,7 +84,7 @@ pub fn run(args: &Doctor) -> Result<()> {
 
 /// The key; `Some(None)` where none was asked for, `None` where it can't be used.
 fn key(args: &Doctor, findings: &mut Findings) -> Option<Option<Key>> {
-    let Some(file) = &args.place.key else {
+    let Some(file) = &args.place.by_hand.key else {
         findings.ok("key", "none: every address must be loopback");
         return Some(None);
     };

@@ -16,6 +16,7 @@ use wire::hello::Encryption;
 use wire::layout::Layout;
 use wire::preamble::Cipher;
 
+use crate::args::ByHand;
 use crate::model::Model;
 
 /// How long rank 0 waits for its neighbours before it says so and tries again.
@@ -38,6 +39,24 @@ pub struct Place {
     pub key: Option<Key>,
     /// Whether the links are enciphered.
     pub encryption: Encryption,
+}
+
+impl Place {
+    /// Rank 0's, and the leader's of its group, between what is started by hand.
+    ///
+    /// # Errors
+    /// A key that can't be read.
+    pub fn of_head(by_hand: &ByHand, encryption: Encryption) -> Result<Self> {
+        Ok(Self {
+            rank: Rank(0),
+            member: 0,
+            group: by_hand.group.clone(),
+            listen: by_hand.listen.clone(),
+            next: by_hand.next.iter().cloned().collect(),
+            key: by_hand.key.as_deref().map(Key::load).transpose()?,
+            encryption,
+        })
+    }
 }
 
 impl std::fmt::Display for Place {

@@ -171,19 +171,24 @@ impl Head {
     /// Returns once every rank is on its way; what they load is not there yet.
     fn start(args: &Serve, model: &Arc<Model>, log: &str) -> Result<Self> {
         let (world, shares) = (model.layout.world(), model.shares());
-        let by_hand = args.next.is_some() || !args.group.is_empty();
+        let by_hand = args.by_hand.is_any();
         ensure!(
-            args.next.is_none() || world > 1,
+            args.by_hand.next.is_none() || world > 1,
             "--next is for a layout of two ranks or more; this one has {world}"
         );
         ensure!(
-            !by_hand || args.next.is_some() || world == 1,
+            !by_hand || args.by_hand.next.is_some() || world == 1,
             "--next is needed: the other ranks of the layout {} are started by hand too",
             model.layout
         );
         let threads = threads(&args.shared, if by_hand { 1 } else { shares.len() });
         if by_hand {
-            return Self::join(model, threads, &by_hand_place(args)?, None);
+            return Self::join(
+                model,
+                threads,
+                &Place::of_head(&args.by_hand, args.shared.encryption.into())?,
+                None,
+            );
         }
         if shares.len() == 1 {
             return Self::lead(model, threads, Alone, Ways::default(), None);
@@ -292,18 +297,4 @@ impl Head {
             _ => true,
         }
     }
-}
-
-fn by_hand_place(args: &Serve) -> Result<Place> {
-    let key = args.key.as_deref().map(Key::load).transpose()?;
-    let next = args.next.iter().cloned().collect();
-    Ok(Place {
-        rank: Rank(0),
-        member: 0,
-        group: args.group.clone(),
-        listen: args.listen.clone(),
-        next,
-        key,
-        encryption: args.shared.encryption.into(),
-    })
 }

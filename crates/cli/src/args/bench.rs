@@ -1,12 +1,11 @@
 //! `baton bench` and `baton bench serve`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use arith::base::Arith;
 use clap::{Args, Subcommand};
 
-use super::serve::parse_address;
+use super::by_hand::ByHand;
 use super::shared::{Kv, PromptPair};
 use super::{DEFAULT_URL, at_least_one, parse_seconds};
 use crate::model::Settings;
@@ -51,19 +50,9 @@ pub struct Bench {
     /// Whether a group runs long prompts in pairs.
     #[arg(long, value_enum, default_value = "auto")]
     pub prompt_pair: PromptPair,
-    /// The next rank, where the other ranks of the one layout are started by hand.
-    #[arg(long, value_name = "HOST:PORT", requires = "listen")]
-    pub next: Option<String>,
-    /// Where the last rank connects to, with --next.
-    #[arg(long, value_name = "ADDR:PORT", requires = "next", value_parser = parse_address)]
-    pub listen: Vec<SocketAddr>,
-    /// The ring's key, with --next or --group; without one only loopback is allowed.
-    #[arg(long, value_name = "FILE")]
-    pub key: Option<PathBuf>,
-    /// Where the members of rank 0's group listen, in order and the same on each, where they are
-    /// started by hand.
-    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',')]
-    pub group: Vec<String>,
+    /// Where the others are, if they are started by hand.
+    #[command(flatten)]
+    pub by_hand: ByHand,
     /// Runs of each case, after one that warms caches; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one())]
     pub runs: u32,

@@ -7,7 +7,7 @@ use arith::format::Format;
 use clap::{Args, ValueEnum};
 use sched::Drafters;
 
-use super::Shared;
+use super::{ByHand, Shared};
 use crate::model::Settings;
 
 /// Who guesses tokens ahead.
@@ -102,19 +102,9 @@ pub struct Serve {
     /// Longest time that running replies get to finish after Ctrl-C or SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain: u32,
-    /// The next rank, where the other ranks are started by hand.
-    #[arg(long, value_name = "HOST:PORT", requires = "listen")]
-    pub next: Option<String>,
-    /// Where the last rank connects to, with --next.
-    #[arg(long, value_name = "ADDR:PORT", requires = "next", value_parser = parse_address)]
-    pub listen: Vec<SocketAddr>,
-    /// The ring's key, with --next or --group; without one only loopback is allowed.
-    #[arg(long, value_name = "FILE")]
-    pub key: Option<PathBuf>,
-    /// Where the members of rank 0's group listen, in order and the same on each, where they are
-    /// started by hand.
-    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',')]
-    pub group: Vec<String>,
+    /// Where the others are, if they are started by hand.
+    #[command(flatten)]
+    pub by_hand: ByHand,
 }
 
 /// `baton stage`.
