@@ -14,6 +14,7 @@ use wire::control::{Describe, Fields, Message};
 use wire::describe::RowDtype;
 use wire::hello::{Answer, Hello};
 use wire::layout::Layout;
+use wire::measure::Measure;
 use wire::plan::Plan;
 use wire::preamble::{self, Cipher};
 use wire::ring_check::{Expected, check_ring};
@@ -21,9 +22,9 @@ use wire::stop::Stop;
 use wire::tally::Tally;
 
 /// The decoders, as the golden manifest names them; an input's first byte chooses.
-const DECODERS: [&str; 12] = [
+const DECODERS: [&str; 13] = [
     "preamble", "hello", "answer", "control", "plan", "rows", "stop", "beat", "cancel", "call",
-    "report", "tally",
+    "report", "tally", "measure",
 ];
 
 fuzz_target!(
@@ -47,6 +48,7 @@ fuzz_target!(
             "beat" => same(bytes, Beat::decode, |beat| Ok(beat.encode().to_vec()), |_| {}),
             "call" => call(bytes),
             "report" => same(bytes, Report::decode, |report| Ok(report.encode()), |_| {}),
+            "measure" => same(bytes, Measure::decode, |it| Ok(it.encode().to_vec()), |_| {}),
             "tally" => same(bytes, Tally::decode, |it| Ok(it.encode().to_vec()), |_| {}),
             _ => same(bytes, Cancel::decode, |cancel| Ok(cancel.encode().to_vec()), |_| {}),
         }

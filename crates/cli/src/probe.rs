@@ -1,40 +1,28 @@
 //! `baton probe`: what this machine is to a placement, measured on the model's own layers.
 
+mod links;
 mod measure;
 mod walk;
 
-use std::path::PathBuf;
+use std::ffi::CString;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use placement::{Curve, Node};
-use serde::{Deserialize, Serialize};
+use placement::{Curve, FACTS_VERSION, Facts, Node};
+use ring::key::Key;
 
 use crate::args::Probe;
 use crate::model::{ENGINE, MEMORY_FLOOR_BYTES, Model};
 use crate::source;
 
+use links::Reach;
 pub use measure::measure;
 
 /// How long a measurement is used again.
 const KEPT_S: u64 = 7 * 24 * 3_600;
-
-/// A node as it was measured, and of what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Probed {
-    /// The model, by the digest of its manifest.
-    pub model: String,
-    /// The engine that measured.
-    pub engine: String,
-    /// The arithmetic.
-    pub arith: u32,
-    /// Compute threads.
-    pub threads: usize,
-    /// When, in seconds since 1970.
-    pub measured_at: u64,
-    /// What was measured.
-    pub node: Node,
-}
 
 /// Measures, or takes what was measured before, and prints it.
 ///
@@ -44,16 +32,39 @@ pub fn run(args: &Probe) -> Result<()> {
     let settings = args.shared.settings(1);
     let model = Model::open(&source::resolve(&args.shared.model)?, settings)?;
     let threads = crate::serve::threads(&args.shared, 1);
-    let probed = probed(&model, threads, args.again, args.name.clone())?;
+    let mut probed = probed(&model, threads, args.again, args.name.clone())?;
+    probed.listen.clone_from(&args.listen);
+    let key = args.key.as_deref().map(Key::load).transpose()?;
+    let encryption = args.shared.encryption.into();
+    let (again, name) = (args.again, &*probed.node.name);
+    let peers = &*args.peer;
+    probed.paths = links::paths(&Reach { name, peers, key: key.as_ref(), encryption, again })?;
     if let Some(file) = &args.out {
         let text = serde_json::to_string_pretty(&probed)?;
         std::fs::write(file, text).with_context(|| format!("{}", file.display()))?;
     }
     match args.json {
         true => println!("{}", serde_json::to_string(&probed)?),
-        false => print!("{}{}", table(&probed), adapters()),
+        false => print!("{}{}{}", table(&probed), links::table(&probed.paths), adapters()),
     }
-    Ok(())
+    match args.answer {
+        true => links::answer(listened(&args.listen)?, key, encryption),
+        false => Ok(()),
+    }
+}
+
+/// The sockets of --listen.
+fn listened(addresses: &[String]) -> Result<Vec<SocketAddr>> {
+    let mut sockets = Vec::new();
+    for address in addresses {
+        sockets.extend(ring::address::resolve(address).with_context(|| address.clone())?);
+    }
+    Ok(sockets)
+}
+
+/// Seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// This machine's measurement: the kept one, where there is a fresh one of this model, device,
@@ -61,14 +72,18 @@ pub fn run(args: &Probe) -> Result<()> {
 ///
 /// # Errors
 /// As [`run`]'s.
-pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) -> Result<Probed> {
-    let seat = model.device(arith::base::Rank(0)).open(threads, model.settings.arith)?;
+pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) -> Result<Facts> {
+    let device = model.device(arith::base::Rank(0));
+    let seat = device.open(threads, model.settings.arith)?;
     let digest = model.digest()?;
     let name = name.unwrap_or_else(host_name);
     let arith = model.settings.arith.number();
-    let key = format!("{digest}\n{ENGINE}\n{arith}\n{}\n{threads}\n{name}", seat.device());
+    let key = format!(
+        "{FACTS_VERSION}\n{digest}\n{ENGINE}\n{arith}\n{}\n{threads}\n{name}",
+        seat.device()
+    );
     let kept = source::cache_dir()?.join("probe").join(source::sha256_hex(key.as_bytes()));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = now_s();
     if !again && let Some(probed) = read(&kept).filter(|p| now.abs_diff(p.measured_at) < KEPT_S) {
         return Ok(probed);
     }
@@ -82,8 +97,20 @@ pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) 
         runtime_bytes,
         costs,
     };
-    let engine = ENGINE.to_owned();
-    let probed = Probed { model: digest, engine, arith, threads, measured_at: now, node };
+    let probed = Facts {
+        version: FACTS_VERSION,
+        model: digest,
+        engine: ENGINE.to_owned(),
+        arith,
+        device: device.to_string(),
+        threads,
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        disk_bytes: disk_bytes(&source::cache_dir()?),
+        measured_at: now,
+        listen: Vec::new(),
+        paths: Vec::new(),
+        node,
+    };
     let keep = || -> Result<()> {
         std::fs::create_dir_all(kept.parent().context("a folder")?)?;
         Ok(std::fs::write(&kept, serde_json::to_string(&probed)?)?)
@@ -95,7 +122,7 @@ pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) 
 }
 
 /// A measurement that was kept; `None` where there is none that can be read.
-fn read(kept: &PathBuf) -> Option<Probed> {
+fn read(kept: &PathBuf) -> Option<Facts> {
     serde_json::from_str(&std::fs::read_to_string(kept).ok()?).ok()
 }
 
@@ -113,6 +140,22 @@ fn resident_bytes() -> u64 {
     kib.map_or(64 << 20, |kib| kib << 10)
 }
 
+/// Free bytes of the disk that `folder` is on, or will be; 0 where the system does not say.
+#[allow(clippy::unnecessary_cast, reason = "macOS counts blocks in 32 bits")]
+fn disk_bytes(folder: &Path) -> u64 {
+    let there = folder.ancestors().find(|folder| folder.exists());
+    let path = there.and_then(|there| CString::new(there.as_os_str().as_bytes()).ok());
+    let Some(path) = path else { return 0 };
+    let mut told = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: a path that ends in a zero, and room for what is told.
+    if unsafe { libc::statvfs(path.as_ptr(), told.as_mut_ptr()) } != 0 {
+        return 0;
+    }
+    // SAFETY: the call succeeded, and so has filled it.
+    let told = unsafe { told.assume_init() };
+    told.f_bavail as u64 * told.f_frsize as u64
+}
+
 /// What `--device gpu:N` could name here, a line each.
 #[cfg(feature = "gpu")]
 fn adapters() -> String {
@@ -128,13 +171,14 @@ fn adapters() -> String {
 }
 
 /// Times for people.
-fn table(probed: &Probed) -> String {
+fn table(probed: &Facts) -> String {
     let Node { name, device, memory_bytes, costs, .. } = &probed.node;
     let gib = *memory_bytes as f64 / f64::from(1 << 30);
+    let disk_gib = probed.disk_bytes as f64 / f64::from(1 << 30);
     let mut text = format!(
-        "{name}: {device}, {} threads, {gib:.1} GiB to use\n\n\
+        "{name}: {device}, {} threads of {} cores, {gib:.1} GiB to use, {disk_gib:.0} GiB of disk\n\n\
          | what | context | rows | time |\n|---|---|---|---|\n",
-        probed.threads
+        probed.threads, probed.cores
     );
     let mut lines = |what: &str, curve: &Curve| {
         for point in curve.points() {

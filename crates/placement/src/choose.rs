@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::predict::{Cost, Drive};
 use crate::problem::Problem;
 use crate::{Ask, Objective, Placement, PlacementError, Split, Stage};
 
 /// The best placement and what else there was.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// The best.
     pub best: Placement,

@@ -32,6 +32,18 @@ pub enum PlacementError {
         /// What stands there.
         found: String,
     },
+    /// Facts that this plan can't use.
+    #[error("{node}: {what}: expected {expected}, found {found}; run `baton probe` there again")]
+    OtherFacts {
+        /// Whose.
+        node: String,
+        /// Which of them.
+        what: String,
+        /// What this plan is for.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
     /// A name that no node has.
     #[error("no node is called {name:?}; there are {known}")]
     UnknownNode {

@@ -4,27 +4,33 @@
 //! A [`Placement`] is a ring of [`Stage`]s in rank order, each a contiguous range of layers on one
 //! node or on a group of alike nodes. [`choose()`] looks at every subset of the nodes, every order
 //! and every cut, and gives the best for the [`Objective`] with the runner-up; [`predict()`] says
-//! what a placement does, also one that a user wrote.
+//! what a placement does, also one that a user wrote. [`Plan::make`] is both, from the [`Facts`]
+//! that nodes tell of themselves to the [`Order`] of every process.
 
 mod ask;
 mod choose;
 mod error;
+mod facts;
 mod link;
 mod memory;
 mod model;
 mod node;
+mod order;
 mod predict;
 mod problem;
 mod refusal;
 mod table;
+pub mod truth;
 
 pub use ask::{Ask, Objective, named};
 pub use choose::{Choice, choose};
 pub use error::PlacementError;
+pub use facts::{FACTS_VERSION, Facts, LISTEN_MAX, PATHS_MAX};
 pub use link::{Link, Links, Path};
 pub use memory::{Memory, need, pages};
 pub use model::{Kind, Layer, Model};
 pub use node::{Costs, Curve, Node, Point};
+pub use order::{Order, PLAN_VERSION, Plan};
 pub use predict::{Bound, PROMPTS, Prediction, predict};
 pub use problem::Problem;
 pub use table::table;

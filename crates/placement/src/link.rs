@@ -9,10 +9,18 @@ use crate::PlacementError;
 pub struct Path {
     /// Where the other end listens.
     pub address: String,
+    /// The node there, where it is known; else the one that says it listens there.
+    #[serde(default)]
+    pub node: Option<String>,
     /// There and back.
     pub round_trip_s: f64,
-    /// Bytes a second, one way.
+    /// Bytes a second there; 0 where none came through.
     pub bytes_per_s: f64,
+    /// Bytes a second from there.
+    pub back_bytes_per_s: f64,
+    /// When, in seconds since 1970.
+    #[serde(default)]
+    pub measured_at: u64,
 }
 
 /// The best way between two nodes, one way.
@@ -74,6 +82,26 @@ impl Links {
             Some(link) => Err(PlacementError::BadLinks { found: format!("{link:?}") }),
             None => Ok(Self(table)),
         }
+    }
+
+    /// Of a square table of links that were checked where they were read.
+    pub(crate) fn of_rows(rows: Vec<Vec<Option<Link>>>) -> Self {
+        Self(rows)
+    }
+
+    /// Puts a link, or none, between two nodes, both ways.
+    ///
+    /// # Errors
+    /// As [`Links::new`]'s; a node that there is not.
+    pub fn put(&mut self, a: usize, b: usize, link: Option<Link>) -> Result<(), PlacementError> {
+        let count = self.0.len();
+        if a >= count || b >= count {
+            return Err(PlacementError::BadLinks { found: format!("{a} and {b} of {count}") });
+        }
+        let mut rows = self.0.clone();
+        (rows[a][b], rows[b][a]) = (link, link);
+        *self = Self::new(count, rows)?;
+        Ok(())
     }
 
     /// The same link between any two of `nodes`.

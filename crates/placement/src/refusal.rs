@@ -46,7 +46,7 @@ impl Problem<'_> {
     }
 
     /// The first two allowed nodes without a link.
-    fn missing_link(&self) -> PlacementError {
+    pub(crate) fn missing_link(&self) -> PlacementError {
         let allowed = || (0..self.nodes.len()).filter(|node| self.ask.allows(*node));
         let pairs = allowed().flat_map(|from| allowed().map(move |to| (from, to)));
         let without =

@@ -20,6 +20,7 @@ mod config;
 mod connect;
 mod half_open;
 pub(crate) mod inlet;
+pub mod measure;
 pub(crate) mod outlet;
 pub mod probe;
 mod reader;
@@ -48,6 +49,8 @@ struct Shared {
     refusal: Mutex<Option<LinkError>>,
     /// How the last attempt to reach the rank after failed.
     attempt: Mutex<Option<LinkError>>,
+    /// Held while somebody measures the link to this rank.
+    measured: tokio::sync::Mutex<()>,
     events: UnboundedSender<Happening>,
 }
 
@@ -195,6 +198,7 @@ impl Shared {
             epoch: AtomicU64::new(0),
             refusal: Mutex::default(),
             attempt: Mutex::default(),
+            measured: tokio::sync::Mutex::default(),
             config,
             events,
         }

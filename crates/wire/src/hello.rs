@@ -18,6 +18,8 @@ pub enum Role {
     Connector = 1,
     /// Rank i+1.
     Acceptor = 2,
+    /// Nobody's neighbour: measures the link, and goes.
+    Measurer = 3,
 }
 
 /// What becomes of record bodies.
@@ -131,7 +133,7 @@ impl Hello {
         }
         let (neighbour, role) = match self.role {
             Role::Connector => ((self.rank.0 + 1) % self.world, Role::Acceptor),
-            Role::Acceptor => ((self.rank.0 + self.world - 1) % self.world, Role::Connector),
+            _ => ((self.rank.0 + self.world - 1) % self.world, Role::Connector),
         };
         if peer.rank.0 != neighbour || peer.role != role {
             let expected = format!("{role:?} {neighbour}");
@@ -172,6 +174,13 @@ impl Hello {
             let [ours, theirs] = [self.epoch.0, peer.epoch.0].map(|epoch| format!("{epoch:016x}"));
             (!is_of_epoch).then(|| Refusal::new(RefusalCode::OtherEpoch, ours, theirs))
         })
+    }
+
+    /// As [`Hello::refuse`], where `peer` only measures: of what the ends believe, it must share
+    /// what becomes of records.
+    pub fn refuse_measurer(&self, peer: &Hello) -> Option<Refusal> {
+        let (ours, theirs) = (self.encryption.name(), peer.encryption.name());
+        (ours != theirs).then(|| Refusal::new(RefusalCode::OtherEncryption, ours, theirs))
     }
 
     /// Message 1's payload.
@@ -234,7 +243,8 @@ impl Answer {
         let role = match take.u8("role")? {
             1 => Role::Connector,
             2 => Role::Acceptor,
-            other => return Err(WireError::BadValue(take.fault("role", "1 or 2", other))),
+            3 => Role::Measurer,
+            other => return Err(WireError::BadValue(take.fault("role", "1..3", other))),
         };
         let encryption = match take.u8("encryption")? {
             1 => Encryption::On,

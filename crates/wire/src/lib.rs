@@ -21,6 +21,7 @@ pub mod group;
 pub mod hello;
 pub mod layout;
 pub mod limit;
+pub mod measure;
 pub mod plan;
 mod plan_codec;
 pub mod preamble;

@@ -34,5 +34,9 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 pub const FIELDS_BYTES_MAX: usize = CONTROL_BYTES_MAX - 64;
 /// Most bytes of `expected` and of `found` in a refusal.
 pub const REFUSAL_TEXT_BYTES_MAX: usize = 64;
+/// Most bytes that a measurement sends at once.
+pub const MEASURE_BYTES_MAX: u64 = 64 << 20;
+/// Most messages of a measurement.
+pub const MEASURES_MAX: u32 = 256;
 /// Most streams of a table, in a group's reports.
 pub const TABLE_STREAMS_MAX: u32 = 4096;

@@ -1,11 +1,11 @@
 """Runs the documents' commands: run.py BATON ROOT SMOLLM2 [DOCUMENT..]. Ends with one line.
 
 Each document is followed in a folder of its own, block by block of `sh`. A line that serves (`baton
-serve`, `baton stage`) goes on in the background until the document ends or begins another ring. A
-block of `text` after one of `sh`, before the next heading, states its output: each of its lines
-must be there, whatever its numbers and hashes. Every step, its seconds and its output go into
-`target/docs/`, one transcript a document. `sh fails` must fail, `sh on A` is a test's of its own,
-`sh not run` is not run here, nor is what builds.
+serve`, `baton stage`, `baton probe --answer`) goes on in the background until the document ends or
+begins another ring. A block of `text` after one of `sh`, before the next heading, states its
+output: each of its lines must be there, whatever its numbers and hashes. Every step, its seconds
+and its output go into `target/docs/`, one transcript a document. `sh fails` must fail, `sh on A` is
+a test's of its own, `sh not run` is not run here, nor is what builds.
 """
 
 import os
@@ -155,7 +155,7 @@ class Follower:
             since, output = time.monotonic(), ""
             if re.fullmatch(r"\w+=\S+", line):
                 self.variables.append(line)
-            elif re.match(r"baton (serve|stage) ", line) and not fails:
+            elif re.match(r"baton (serve|stage) |baton probe .*--answer", line, re.S) and not fails:
                 self.serve(line)
             else:
                 output = self.run(line, fails)

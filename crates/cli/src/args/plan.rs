@@ -16,6 +16,19 @@ pub struct Probe {
     /// What this machine is called [default: its host name].
     #[arg(long)]
     pub name: Option<String>,
+    /// Where its rank will listen, for the ranks before it; may be repeated.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Vec<String>,
+    /// Measure the link to another node, at a port of a rank or of `probe --answer` there; may be
+    /// repeated, once an address.
+    #[arg(long, value_name = "[NAME=]HOST:PORT")]
+    pub peer: Vec<String>,
+    /// Then stay, and answer those who measure the link to --listen.
+    #[arg(long, requires = "listen")]
+    pub answer: bool,
+    /// The ring's key, for --peer and --answer; without one only loopback is allowed.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
     /// Where to write it for `baton plan`, as JSON.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -37,8 +50,8 @@ pub struct PlanArgs {
     /// What `baton probe --out` wrote on each machine [default: this machine alone].
     #[arg(long, value_name = "FILE")]
     pub node: Vec<PathBuf>,
-    /// Round trip and rate of all links, or of one as NAME:NAME=RTT,RATE, where NAME:NAME=none is
-    /// no link; may be repeated [default: 0.2ms,1gbit].
+    /// Round trip and rate of one link as NAME:NAME=RTT,RATE, where NAME:NAME=none is no link, or
+    /// of all that nobody measured; may be repeated [default: 0.2ms,1gbit].
     #[arg(long, value_name = "RTT,RATE")]
     pub link: Vec<String>,
     /// What counts most.
@@ -62,6 +75,9 @@ pub struct PlanArgs {
     /// Predict this placement instead of choosing one: NAME:FIRST-LAST,NAME:FIRST-LAST.
     #[arg(long, value_name = "RANGES", conflicts_with_all = ["pin", "exclude", "groups", "head"])]
     pub layers: Option<String>,
+    /// Print the command of each node too; nothing is started.
+    #[arg(long)]
+    pub dry_run: bool,
     /// One JSON object instead of tables.
     #[arg(long)]
     pub json: bool,
@@ -89,9 +105,11 @@ impl From<Objective> for placement::Objective {
 }
 
 const PROBE_HELP: &str = "\
-Run it on each machine, with the settings that `baton serve` will have there, and copy the files:
-  baton probe MODEL --out card.json
-  baton plan MODEL --node card.json --node mac.json --link 0.3ms,940mbit";
+Run it on each machine, with the settings that `baton serve` will have there, and copy the files.
+The links between them are measured from one end, while the other answers:
+  baton probe MODEL --listen 10.0.0.2:7400 --out mac.json --answer --key ring.key
+  baton probe MODEL --listen 10.0.0.1:7400 --out card.json --peer mac=10.0.0.2:7400 --key ring.key
+  baton plan MODEL --node card.json --node mac.json";
 
 const PLAN_HELP: &str = "\
 Example, three machines of which one is far:

@@ -96,8 +96,11 @@ fn the_head_costs_rank_0_layers_when_streams_count() {
 fn both_ends_take_the_best_of_several_addresses() {
     let path = |address: &str, round_trip_s, bytes_per_s| Path {
         address: address.into(),
+        node: None,
         round_trip_s,
         bytes_per_s,
+        back_bytes_per_s: bytes_per_s,
+        measured_at: 0,
     };
     let slow = path("10.0.0.9", 4e-3, 10e6);
     let dead = path("10.0.1.9", 1e-3, 0.0);

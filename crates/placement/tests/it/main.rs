@@ -6,4 +6,6 @@ extern crate baton_placement as placement;
 mod brute;
 mod cases;
 mod made;
+mod orders;
 mod refusals;
+mod truth;

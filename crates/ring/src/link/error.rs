@@ -71,6 +71,14 @@ pub enum LinkError {
         /// The last attempt's failure.
         reason: String,
     },
+    /// A link that nothing is known of.
+    #[error("Unmeasured: {address}: {reason}; is a rank or `baton probe --answer` there?")]
+    Unmeasured {
+        /// Where somebody should listen.
+        address: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// The rank before did not connect in time.
     #[error("NoNeighbour: rank {rank} did not connect within {waited_ms} ms: is it running?")]
     NoNeighbour {
@@ -128,6 +136,7 @@ impl LinkError {
             Self::Session { error, .. } => error.code(),
             Self::Wire(error) => error.code(),
             Self::Unreachable { .. } => "Unreachable",
+            Self::Unmeasured { .. } => "Unmeasured",
             Self::NoNeighbour { .. } => "NoNeighbour",
             Self::Replaced { .. } => "Replaced",
             Self::WildcardListen { .. } => "WildcardListen",

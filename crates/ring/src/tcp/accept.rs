@@ -13,12 +13,13 @@ use wire::{WireError, preamble};
 
 use super::Shared;
 use super::half_open::{HalfOpen, Place};
+use super::measure;
 use super::probe::PROBE;
 use super::supervisor::Happening;
 use super::wire_io::{Broke, exchange_fields, read_message, read_record, write_message};
 use crate::link::LinkError;
 use crate::session::handshake::{self, Finished, MESSAGE_OVERHEAD_BYTES};
-use crate::session::record::Opener;
+use crate::session::record::{Opener, Sealer};
 
 const MESSAGE_1_BYTES: usize = HELLO_BYTES + MESSAGE_OVERHEAD_BYTES;
 /// How long the listener rests when the system refuses it a connection.
@@ -31,6 +32,12 @@ pub(super) struct Arrival {
     pub(super) opener: Opener,
     /// The body of the first record.
     pub(super) first: Vec<u8>,
+}
+
+/// Who proved to hold the key.
+enum Came {
+    Neighbour(Arrival),
+    Measurer(TcpStream, Sealer, Opener),
 }
 
 /// Accepts for ever.
@@ -49,11 +56,21 @@ pub(super) async fn listen(listener: TcpListener, shared: Arc<Shared>, half_open
 }
 
 async fn attend(stream: TcpStream, from: SocketAddr, shared: Arc<Shared>, place: Place) {
-    match shake(stream, &shared, &place).await {
-        Ok(arrival) => {
+    let came = match shake(stream, &shared, &place).await {
+        Ok(Came::Neighbour(arrival)) => {
             drop(place);
             shared.happened(Happening::Arrived(arrival));
+            Ok(())
         }
+        // It keeps its place, so that measurers are as few as strangers.
+        Ok(Came::Measurer(stream, sealer, opener)) => {
+            let _turn = shared.measured.lock().await;
+            measure::answer(stream, sealer, opener).await
+        }
+        Err(broke) => Err(broke),
+    };
+    match came {
+        Ok(()) => {}
         // Anybody can make these; only those with the secret are worth a warning.
         Err(Broke::Io(error)) => tracing::debug!("{from}: dropped: {error}"),
         Err(Broke::Session(error)) if error.code() == "BadMagic" => {
@@ -76,7 +93,7 @@ fn asked() -> Broke {
     Broke::Io(std::io::Error::other("it only asked, and knows now"))
 }
 
-async fn shake(mut stream: TcpStream, shared: &Shared, place: &Place) -> Result<Arrival, Broke> {
+async fn shake(mut stream: TcpStream, shared: &Shared, place: &Place) -> Result<Came, Broke> {
     let times = &shared.config.times;
     stream.set_nodelay(true)?;
     let limit = times.first_message;
@@ -114,12 +131,17 @@ async fn prove(
     shared: &Shared,
     answering: handshake::Answering,
     peer: Hello,
-) -> Result<Arrival, Broke> {
+) -> Result<Came, Broke> {
     let hello = shared.hello(Role::Acceptor, shared.accepts());
-    let refusal = hello.refuse(&peer);
+    let measures = peer.role == Role::Measurer;
+    let refusal = if measures { hello.refuse_measurer(&peer) } else { hello.refuse(&peer) };
     let answer = Answer { hello, refusal: refusal.clone() }.encode()?;
     let (finished, message) = answering.answer(&answer)?;
     write_message(&mut stream, &message).await?;
+    if measures && refusal.is_none() {
+        let (sealer, opener) = finished.records(shared.encrypts());
+        return Ok(Came::Measurer(stream, sealer, opener));
+    }
     if peer.epoch == PROBE && refusal.as_ref().is_none_or(|r| r.code == RefusalCode::OtherEpoch) {
         return Err(asked());
     }
@@ -131,7 +153,7 @@ async fn prove(
     let (_, mut opener) = finished.records(shared.encrypts());
     let record = read_record(&mut stream).await?;
     let first = opener.open(&record)?.to_vec();
-    Ok(Arrival { stream, epoch: peer.epoch, opener, first })
+    Ok(Came::Neighbour(Arrival { stream, epoch: peer.epoch, opener, first }))
 }
 
 /// What the refusal means, with the first differing field where it is the fingerprint's.

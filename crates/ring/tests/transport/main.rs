@@ -5,6 +5,7 @@ extern crate baton_ring as ring;
 
 mod failures;
 mod joins;
+mod measures;
 mod probes;
 mod refusals;
 mod strangers;

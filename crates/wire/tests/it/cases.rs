@@ -4,6 +4,8 @@ use arith::base::{Epoch, Rank, Round, StreamId};
 use wire::beat::Beat;
 use wire::cancel::Cancel;
 use wire::hello::{Answer, Encryption, Hello, Refusal, RefusalCode, Role};
+use wire::limit::MEASURE_BYTES_MAX;
+use wire::measure::Measure;
 use wire::preamble::{self, Cipher};
 use wire::stop::Stop;
 use wire::tally::Tally;
@@ -103,6 +105,7 @@ pub fn all() -> Vec<Case> {
         cancels(),
         crate::cases_group::all(),
         tallies(),
+        measures(),
     ];
     groups.into_iter().flatten().collect()
 }
@@ -152,6 +155,8 @@ fn hellos() -> Vec<Case> {
     let good = cases.good("connector", "rank 1 of 3 connects", hello().encode().unwrap());
     let alone = Hello { rank: Rank(0), world: 1, encryption: Encryption::Off, ..hello() };
     cases.good("clear", "rank 0 of 1, record bodies in clear", alone.encode().unwrap());
+    let measurer = Hello { rank: Rank(0), role: Role::Measurer, epoch: Epoch(0), ..hello() };
+    cases.good("measurer", "somebody who measures the link", measurer.encode().unwrap());
     cases.pokes(
         &good,
         0,
@@ -159,7 +164,7 @@ fn hellos() -> Vec<Case> {
         rank_past_world | BadRank     | rank 3 of 3              | 0  | 03
         no_world        | BadRank     | a world of 0             | 4  | 00
         world_65        | BadRank     | a world of 65            | 4  | 41
-        no_role         | BadValue    | role 3                   | 8  | 03
+        no_role         | BadValue    | role 4                   | 8  | 04
         no_encryption   | BadValue    | encryption 0             | 9  | 00
         refusal         | BadValue    | message 1 may not refuse | 10 | 02
         bad_reserved    | BadReserved | byte 11 is 1             | 11 | 01
@@ -247,6 +252,29 @@ fn tallies() -> Vec<Case> {
     let good = cases.good("busy", "rank 2 has done 8 rounds", tally().encode());
     let none = Tally { origin: Rank(1), ..Tally::default() };
     cases.good("none", "rank 1 has done and knows nothing", none.encode());
+    cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
+    cases.bad("trailing", "Trailing", "one byte too many", grow(&good, &[0]));
+    cases.list
+}
+
+fn measures() -> Vec<Case> {
+    let mut cases = Cases::of("measure");
+    cases.good("echo", "round trip 7", Measure::Echo(7).encode());
+    let most = Measure::Give(MEASURE_BYTES_MAX).encode();
+    cases.good("give", "as much as may be asked for", most);
+    cases.good("took", "a take's bytes came within 9 ms", Measure::Took(9_000).encode());
+    let good = cases.good("take", "a KiB follows", Measure::Take(1_024).encode());
+    cases.pokes(
+        &good,
+        0,
+        "
+        bad_magic    | BadMagic    | not a measurement        | 0  | 00
+        other_kind   | OtherKind   | kind 5                   | 4  | 05
+        bad_reserved | BadReserved | byte 5 is 1              | 5  | 01
+        nothing      | BadValue    | no bytes follow          | 9  | 00
+        huge         | TooLarge    | more than 64 MiB follow  | 12 | 01
+    ",
+    );
     cases.bad("truncated", "Truncated", "one byte short", cut(&good, 1));
     cases.bad("trailing", "Trailing", "one byte too many", grow(&good, &[0]));
     cases.list

@@ -7,6 +7,7 @@ use wire::control::Message;
 use wire::frame::{Frame, Reader, Writer};
 use wire::group::Piece;
 use wire::hello::{Answer, Hello};
+use wire::measure::Measure;
 use wire::plan::Plan;
 use wire::preamble::{self, Cipher};
 use wire::stop::Stop;
@@ -17,9 +18,9 @@ use wire::{WireError, rows};
 pub const ROWS_BYTES_MAX: usize = 4096;
 
 /// Every decoder that takes any bytes.
-pub const KINDS: [&str; 13] = [
+pub const KINDS: [&str; 14] = [
     "hello", "answer", "frame", "control", "plan", "rows", "stop", "beat", "cancel", "piece",
-    "call", "report", "tally",
+    "call", "report", "tally", "measure",
 ];
 
 /// Decodes and encodes again; `None` where the encoder may choose other parts.
@@ -41,6 +42,7 @@ pub fn recode(kind: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, WireError> {
         "piece" => crate::cases_group::written(&Piece::decode(bytes)?),
         "call" => Call::decode(bytes)?.encode()?,
         "report" => Report::decode(bytes)?.encode(),
+        "measure" => Measure::decode(bytes)?.encode().to_vec(),
         "tally" => Tally::decode(bytes)?.encode().to_vec(),
         "frame" => frames(bytes)?.into_iter().flat_map(written).collect(),
         "parts" => {

@@ -13,6 +13,8 @@ use wire::control::{Agree, Describe, Fields, Message, Ready, Shapes};
 use wire::describe::{Ends, RowDtype};
 use wire::frame::Frame;
 use wire::hello::{Answer, Encryption, Hello, Refusal, RefusalCode, Role};
+use wire::limit::MEASURE_BYTES_MAX;
+use wire::measure::Measure;
 use wire::plan::{Entry, Keep, KeepOp, Mode, Op, Plan, ROOT, Want};
 use wire::rows;
 use wire::stop::Stop;
@@ -22,7 +24,7 @@ prop_compose! {
     pub fn hello()(
         world in 1u32..=64,
         rank in any::<prop::sample::Index>(),
-        connects in any::<bool>(),
+        role in 0..3usize,
         encrypts in any::<bool>(),
         epoch in any::<u64>(),
         fingerprint in any::<[u8; 32]>(),
@@ -30,7 +32,7 @@ prop_compose! {
         Hello {
             rank: Rank(rank.index(world as usize) as u32),
             world,
-            role: if connects { Role::Connector } else { Role::Acceptor },
+            role: [Role::Connector, Role::Acceptor, Role::Measurer][role],
             epoch: Epoch(epoch),
             fingerprint,
             encryption: if encrypts { Encryption::On } else { Encryption::Off },
@@ -279,6 +281,7 @@ pub fn valid() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
         cancel().prop_map(|cancel| ("cancel", cancel.encode().to_vec())),
         tally().prop_map(|tally| ("tally", tally.encode().to_vec())),
         stop().prop_map(|stop| ("stop", stop.encode())),
+        (1..=MEASURE_BYTES_MAX).prop_map(|n| ("measure", Measure::Take(n).encode().to_vec())),
         call().prop_map(|call| ("call", call.encode().unwrap())),
         vec(frame(), 1..4).prop_map(|frames| {
             ("frame", frames.into_iter().flat_map(crate::kind::written).collect())
