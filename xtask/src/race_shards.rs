@@ -22,9 +22,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Runs of a prompt in pairs and alone, and of the table; medians are reported.
 const RUNS: u32 = 9;
 const TABLE_RUNS: u32 = 3;
-/// Rows of a prompt: a round's, so that each goes through at once; and tokens after it.
+/// Rows of a prompt unless said, and tokens after it. A round takes a prompt whole.
 const PROMPT: u32 = 512;
 const DECODE: u32 = 16;
+/// As many as a round may have.
+const PROMPTS: std::ops::RangeInclusive<u32> = 1..=4096;
 const PARTS: [&str; 2] = ["table", "pairs"];
 /// How a group of two shares layers.
 const SPLITS: [&str; 2] = ["shards2", "rows2"];
@@ -62,6 +64,8 @@ struct Asked {
     /// A tiny model, whatever it shows.
     short: bool,
     runs: u32,
+    /// Tokens of a prompt.
+    prompt: u32,
     parts: Vec<String>,
     splits: Vec<String>,
     model: &'static Model,
@@ -107,22 +111,24 @@ struct Race<'a> {
 
 impl Race<'_> {
     fn case(&self) -> Case {
-        Case { prompt: PROMPT, decode: DECODE, streams: 1 }
+        Case { prompt: self.asked.prompt, decode: DECODE, streams: 1 }
     }
 
     fn bench(&self) -> Command {
         let mut command = Command::new(&self.baton);
         command.arg("bench").arg(&self.model).args(["--lines", "--threads", "1"]);
+        command.args(["--arith", "1"]);
         // Members of one machine would exchange through memory, which no link slows.
         command.args(["--exchange", "tcp"]);
-        command.args(["--prompt", &PROMPT.to_string(), "--decode", &DECODE.to_string()]);
+        let prompt = self.asked.prompt.to_string();
+        command.args(["--prompt", &prompt, "--decode", &DECODE.to_string(), "--chunk", &prompt]);
         command
     }
 
     fn group(&self, split: &str, link: Link) -> Result<Ring> {
         let layout = format!("0:{}@{split}", self.layers);
         let place = (&*self.baton, &*self.model, &*layout);
-        Ring::group(self.bench(), place, (self.case(), PROMPT), "auto", link.wire())
+        Ring::group(self.bench(), place, (self.case(), self.asked.prompt), "auto", link.wire())
     }
 
     /// Every layout over every link, through a process that throttles.
@@ -165,7 +171,7 @@ impl Race<'_> {
     }
 
     fn pairs(&self, split: &str) -> Result<Pairs> {
-        let mut pairs = Pairs::new(split, PROMPT);
+        let mut pairs = Pairs::new(split, self.asked.prompt);
         if !seat::can_shape() {
             bail!("--parts pairs: this machine lets nobody shape a network: ask for the table");
         }
@@ -204,6 +210,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
     let mut asked = Asked {
         short,
         runs: if short { 1 } else { RUNS },
+        prompt: PROMPT,
         parts: PARTS.map(String::from).into(),
         splits: SPLITS.map(String::from).into(),
         model: models::named(if short { "tiny-q4_0" } else { "qwen3_5-q4_k_m" })?,
@@ -218,6 +225,13 @@ fn parse(arguments: &[String]) -> Result<Asked> {
                 let runs = value()?;
                 let number = runs.parse().ok().filter(|n| *n > 0);
                 asked.runs = number.with_context(|| format!("--runs {runs}: 1 or more"))?;
+            }
+            "--prompt" => {
+                let tokens = value()?;
+                let number = tokens.parse().ok().filter(|n| PROMPTS.contains(n));
+                asked.prompt = number.with_context(|| {
+                    format!("--prompt {tokens}: {} to {}", PROMPTS.start(), PROMPTS.end())
+                })?;
             }
             "--parts" => asked.parts = some_of(word, value()?, &PARTS)?,
             "--splits" => asked.splits = some_of(word, value()?, &SPLITS)?,
@@ -245,7 +259,8 @@ mod tests {
         assert!(asked.has("table") && asked.has("pairs") && asked.splits == SPLITS);
         let asked = parsed("--short --parts pairs --splits rows2 --runs 3").unwrap();
         assert!(!asked.has("table") && asked.splits == ["rows2"]);
-        assert_eq!((asked.runs, asked.model.name), (3, "tiny-q4_0"));
+        assert_eq!((asked.runs, asked.prompt, asked.model.name), (3, PROMPT, "tiny-q4_0"));
+        assert_eq!(parsed("--prompt 256").unwrap().prompt, 256);
     }
 
     #[test]
@@ -254,6 +269,7 @@ mod tests {
             ("--parts ring", "--parts ring: expected some of table, pairs"),
             ("--splits shards4", "--splits shards4: expected some of shards2, rows2"),
             ("--runs 0", "--runs 0: 1 or more"),
+            ("--prompt 4097", "--prompt 4097: 1 to 4096"),
             ("--fast", "there is no --fast"),
             ("--model", "--model needs a value"),
         ] {

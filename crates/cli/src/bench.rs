@@ -113,8 +113,8 @@ fn settings(args: &Bench, cases: &[Case], context_max: u32) -> Result<Settings> 
          made for {context_max}"
     );
     let (kv, prompt_pair) = (args.kv.into(), args.prompt_pair.is_on());
-    let context = Some(context);
-    Ok(Settings { context, streams, kv, chunk, prompt_pair, ..Settings::default() })
+    let (context, through) = (Some(context), args.exchange.into());
+    Ok(Settings { context, streams, kv, chunk, through, prompt_pair, ..Settings::default() })
 }
 
 fn seats(args: &Bench, path: &Path, layers: u32, settings: &Settings) -> Result<Vec<Seat>> {

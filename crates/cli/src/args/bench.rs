@@ -6,7 +6,7 @@ use arith::base::Arith;
 use clap::{Args, Subcommand};
 
 use super::by_hand::ByHand;
-use super::shared::{Kv, PromptPair};
+use super::shared::{Exchange, Kv, PromptPair};
 use super::{DEFAULT_URL, at_least_one, parse_seconds};
 use crate::model::Settings;
 use crate::source::DEFAULT_MODEL;
@@ -50,6 +50,9 @@ pub struct Bench {
     /// Whether a group runs long prompts in pairs.
     #[arg(long, value_enum, default_value = "auto")]
     pub prompt_pair: PromptPair,
+    /// What the members of a group exchange through.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub exchange: Exchange,
     /// Where the others are, if they are started by hand.
     #[command(flatten)]
     pub by_hand: ByHand,
