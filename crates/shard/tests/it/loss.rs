@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use shard::{Group, Leader};
+use shard::{Group, Leader, Times};
 use stage::{Engine, Input};
 use wire::plan::Op;
 
@@ -50,6 +50,33 @@ fn a_member_that_never_comes_is_named() {
     let expected = "ShardLost: member 2: NotJoined: member 2 did not connect within 300 ms: is it \
                     running?";
     assert!(error.starts_with(expected), "{error}");
+    group.shutdown();
+}
+
+#[test]
+fn a_member_whose_ready_word_does_not_come_is_named_in_time_and_may_come_later() {
+    assert_eq!(Times::default().ready, Duration::from_secs(300));
+    let addresses = addresses(2);
+    let mut impatient = config(0, &addresses);
+    impatient.times.ready = Duration::from_millis(300);
+    // It has joined and beats, and nobody says its word.
+    let loading = Group::start(config(1, &addresses)).unwrap();
+    let joins = loading.clone();
+    let thread = std::thread::spawn(move || joins.join());
+    let group = Group::start(impatient).unwrap();
+    let mut leader = Leader::new(group.clone(), Box::new(Double::new(fake(), group.seat())));
+    let start = Instant::now();
+    let error = leader.prepare(&SHAPES).unwrap_err().to_string();
+    let took = start.elapsed();
+    let expected = "ShardLost: member 1: Stalled: it beats, and said nothing for 300 ms";
+    assert!(error.starts_with(expected), "{error}");
+    let limits = Duration::from_millis(300)..Duration::from_secs(3);
+    assert!(limits.contains(&took), "{took:?}");
+    thread.join().unwrap().unwrap();
+    loading.shutdown();
+    let _loaded = Away::start(config(1, &addresses), |group| Double::new(fake(), group.seat()));
+    leader.prepare(&SHAPES).unwrap();
+    open(&mut leader).unwrap();
     group.shutdown();
 }
 
