@@ -185,10 +185,11 @@ fn columns(subject: &Subject, layouts: &[String], cells: &[Cell]) -> usize {
         server.process.ends_well(s(20));
         println!("{}: {layout}: {:.1} s", subject.name, since.elapsed().as_secs_f64());
     }
-    for (draws, first) in DRAWS.iter().zip(first) {
-        let (hash, _) = first.unwrap();
+    let hashes = first.map(|first| first.unwrap().0);
+    for (draws, hash) in DRAWS.iter().zip(&hashes) {
         println!("{} {draws}: {hash}", subject.name);
     }
+    assert_ne!(hashes[0], hashes[1], "{}: what is sampled is what is likeliest", subject.name);
     println!("{}: {count} cells, {drafted} tokens drafted, 1 hash a column", subject.name);
     assert!(drafted > 0, "{}: nobody drafted", subject.name);
     count

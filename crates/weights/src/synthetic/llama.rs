@@ -80,13 +80,15 @@ impl Llama {
     }
 
     /// Shapes of which halves, quarters and eighths of a group align: heads of 256 values, and an
-    /// MLP of 4,352, 17 slices, so that its eighths are unequal.
+    /// MLP of 4,352, 17 slices, so that its eighths are unequal. The head is its own: with the
+    /// embedding table as head each token is by far its own likeliest next one.
     pub fn shard_tiny() -> Self {
         Self {
             layers: 3,
             hidden: 256,
             intermediate: 4_352,
             heads: Heads { query: 8, kv: 2, dim: 256 },
+            tied: false,
             q4_k_m: true,
             ..Self::default()
         }
