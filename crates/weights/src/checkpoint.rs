@@ -14,8 +14,9 @@ use crate::folder::{self, Folder};
 use crate::gguf::{Header, Metadata, limits};
 use crate::manifest::Manifest;
 use crate::reading::{self, Cut, Shape};
-use crate::tensor::{self, TensorInfo};
-use crate::{Config, Digest, WeightsError};
+use crate::tensor::{self, Piece, TensorInfo};
+use crate::view::View;
+use crate::{Catalog, Config, Digest, WeightsError};
 
 /// How much of a file is read for its header at first.
 const HEADER_BYTES_FIRST: u64 = 1 << 20;
@@ -86,7 +87,9 @@ impl Checkpoint {
 
     fn open_gguf(source: Arc<Source>, manifest: Option<Manifest>) -> Result<Self, WeightsError> {
         let header = read_header(&source)?;
-        let held = tensor::place_all(&header, source.stamp().bytes)?;
+        let mut held = tensor::place_all(&header, source.stamp().bytes)?;
+        let files = [source.clone()];
+        let manifest = in_store(&files, &mut held, source.path())?.or(manifest);
         let mut tensors = whole(held, manifest.as_ref())?;
         let mut config = family::config_from_gguf(&header.metadata, &tensors)?;
         check(&mut config, &tensors, manifest.is_some())?;
@@ -116,7 +119,8 @@ impl Checkpoint {
         let config_at = path.join(folder::CONFIG);
         let config = family::config_from_json(&folder.json);
         let mut config = config.map_err(|error| error.in_file(&config_at))?;
-        let (held, unknown) = folder.tensors(&config)?;
+        let (mut held, unknown) = folder.tensors(&config)?;
+        let manifest = in_store(&folder.files, &mut held, &config_at)?.or(manifest);
         let tensors = whole(held, manifest.as_ref())?;
         check(&mut config, &tensors, manifest.is_some())?;
         if let Some(name) = unknown.first().cloned() {
@@ -166,6 +170,16 @@ impl Checkpoint {
     /// What holds the tensors.
     pub(crate) fn container(&self) -> &Container {
         &self.container
+    }
+
+    /// The units that its tensors lie in, for a model in a store.
+    pub fn catalog(&self) -> Option<&Arc<Catalog>> {
+        self.files.iter().find_map(|file| file.view()).map(View::catalog)
+    }
+
+    /// The digest of a tensor in a store whose unit is as it was when it was checked.
+    pub(crate) fn vouched(&self, name: &str) -> Option<Digest> {
+        self.files.iter().filter_map(|file| file.view()).find_map(|view| view.vouched(name))
     }
 
     /// What the checkpoint says of its model.
@@ -330,6 +344,27 @@ fn sized(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     &mut buffer[..bytes]
 }
 
+/// Of a model in a store: takes away the places of tensors whose units are not there, and gives the
+/// manifest that its catalog is.
+fn in_store(
+    files: &[Arc<Source>],
+    held: &mut [TensorInfo],
+    named: &Path,
+) -> Result<Option<Manifest>, WeightsError> {
+    let Some(view) = files.iter().find_map(|file| file.view()) else {
+        return Ok(None);
+    };
+    let name = named.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let manifest = Manifest::of_catalog(name, held, view.catalog())?;
+    for tensor in held {
+        let there = |piece: &Piece| files[piece.file].holds(piece.at, piece.bytes as u64);
+        if !tensor.pieces.iter().all(there) {
+            tensor.pieces.clear();
+        }
+    }
+    Ok(Some(manifest))
+}
+
 /// The whole model's tensors, those of `held` placed where they are.
 fn whole(
     held: Vec<TensorInfo>,
@@ -372,7 +407,7 @@ pub(crate) fn pieces<E: From<WeightsError>>(
 
 /// Reads and parses a file's header, whose size nobody says: more and more of the file.
 fn read_header(source: &Source) -> Result<Header, WeightsError> {
-    let most = source.stamp().bytes.min(limits::HEADER_BYTES_MAX) as usize;
+    let most = source.head().min(limits::HEADER_BYTES_MAX) as usize;
     let mut bytes = vec![0; most.min(HEADER_BYTES_FIRST as usize)];
     let mut have = 0;
     loop {

@@ -14,7 +14,9 @@ use crate::file::Source;
 use crate::gguf::write::Writer;
 use crate::manifest::Manifest;
 use crate::tensor::TensorInfo;
-use crate::{Checkpoint, Digest, WeightsError, checkpoint, file, folder, manifest, safetensors};
+use crate::{
+    Checkpoint, Digest, WeightsError, catalog, checkpoint, file, folder, manifest, safetensors,
+};
 
 /// Most bytes of a file that is copied beside the tensors.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
@@ -162,9 +164,9 @@ fn copy_texts(source: &Path, folder: &Path) -> Result<(), WeightsError> {
     for entry in std::fs::read_dir(source).map_err(|error| io(source, error))? {
         let from = entry.map_err(|error| io(source, error))?.path();
         let name = from.file_name().unwrap_or_default();
-        let text = ["json", "jinja"].map(Some).contains(&from.extension().and_then(|e| e.to_str()));
-        let other = [folder::INDEX, manifest::FILE].iter().any(|other| name == *other);
-        if text && !other && from.is_file() {
+        let others = [folder::INDEX, manifest::FILE, catalog::FILE];
+        let other = others.iter().any(|other| name == *other);
+        if folder::is_text(&from) && !other && from.is_file() {
             // What an earlier attempt left is as good.
             let bytes = folder::read(&from, TEXT_BYTES_MAX)?.unwrap_or_default();
             if std::fs::read(folder.join(name)).ok().as_ref() != Some(&bytes) {

@@ -36,8 +36,12 @@ impl Digests {
         names: &[&str],
         cache: Option<&Path>,
     ) -> Result<Self, WeightsError> {
+        // A store keeps its own records, unit by unit.
+        let cache = cache.filter(|_| checkpoint.catalog().is_none());
         let kept = cache.and_then(|folder| Kept::at(checkpoint, folder));
         let mut known = kept.as_ref().map(Kept::load).unwrap_or_default();
+        let vouched = |&name: &&str| Some((name.to_owned(), checkpoint.vouched(name)?));
+        known.extend(names.iter().filter_map(vouched));
         let unknown: Vec<&str> =
             names.iter().copied().filter(|name| !known.contains_key(*name)).collect();
         let read = digest_all(checkpoint, unknown)?;

@@ -199,6 +199,12 @@ pub enum WeightsError {
         /// What is wrong.
         reason: String,
     },
+    /// A catalog that cannot be.
+    #[error("no catalog of a model: {reason}")]
+    Catalog {
+        /// What is wrong.
+        reason: String,
+    },
     /// A tensor that the file and the manifest beside it speak of differently.
     #[error(
         "tensor `{name}`: {MANIFEST} says {expected}, the file holds {found}; \

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::WeightsError;
+use crate::view::View;
 
 /// An open file. Reads go through buffers of the caller: unlike a mapping, what was read once does
 /// not stay in this process's memory, and a file that shrinks is an error, not a fault.
@@ -14,6 +15,8 @@ pub(crate) struct Source {
     path: PathBuf,
     file: File,
     stamp: Stamp,
+    /// Where its tensors are, if not in it.
+    view: Option<View>,
 }
 
 /// What changes when a file is written: enough to know that digests of its bytes still hold.
@@ -28,7 +31,8 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    fn of(info: &Metadata) -> Self {
+    /// As the system has it.
+    pub fn of(info: &Metadata) -> Self {
         let ns = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
         Self {
             bytes: info.len(),
@@ -51,7 +55,11 @@ impl Source {
         if info.len() == 0 {
             return Err(io(io::Error::other("the file is empty")));
         }
-        Ok(Self { path: path.to_path_buf(), file, stamp: Stamp::of(&info) })
+        let (view, mut stamp) = (View::beside(path)?, Stamp::of(&info));
+        if let Some(view) = &view {
+            stamp.bytes = view.bytes();
+        }
+        Ok(Self { path: path.to_path_buf(), file, stamp, view })
     }
 
     pub fn path(&self) -> &Path {
@@ -69,11 +77,32 @@ impl Source {
         now.is_ok_and(|info| Stamp::of(&info) == self.stamp)
     }
 
+    /// Where its tensors are, if not in it.
+    pub fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+
+    /// Bytes at its start that are in the file itself.
+    pub fn head(&self) -> u64 {
+        self.view.as_ref().map_or(self.stamp.bytes, View::head)
+    }
+
+    /// Whether `bytes` bytes at `at` are there.
+    pub fn holds(&self, at: u64, bytes: u64) -> bool {
+        let within = |end: u64| at.checked_add(bytes).is_some_and(|last| last <= end);
+        within(self.head()) || self.view.as_ref().is_some_and(|view| view.holds(at, bytes))
+    }
+
     /// Fills `out` from offset `at`.
     pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), WeightsError> {
-        self.file
-            .read_exact_at(out, at)
-            .map_err(|source| WeightsError::Io { path: self.path.clone(), source })
+        let io = |source| WeightsError::Io { path: self.path.clone(), source };
+        match &self.view {
+            Some(view) if at >= view.head() => view.read(at, out).map_err(|(unit, source)| {
+                let known = unit != Path::new("");
+                if known { WeightsError::Io { path: unit, source } } else { io(source) }
+            }),
+            _ => self.file.read_exact_at(out, at).map_err(io),
+        }
     }
 }
 

@@ -311,3 +311,8 @@ pub(crate) fn read(at: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, Weights
     }
     Ok(Some(text))
 }
+
+/// Whether a file is one of those beside the tensors, by its name.
+pub(crate) fn is_text(path: &Path) -> bool {
+    ["json", "jinja"].map(Some).contains(&path.extension().and_then(|end| end.to_str()))
+}

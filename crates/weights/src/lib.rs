@@ -8,7 +8,9 @@
 //! every tensor that the family needs is there with its shape, and nothing is left over. The values
 //! stay in the files until a stage asks for them: a rank reads the bytes of its own layers only.
 //! Files may hold a part of their model ([`cut()`]); a [`Manifest`] beside them then says what the
-//! whole is.
+//! whole is. A file may also be a head alone whose tensors lie in units, as many as a store has of
+//! them: a [`Catalog`] beside it says which, and it is read as if it were whole.
+pub mod catalog;
 pub mod checkpoint;
 pub mod config;
 mod cut;
@@ -27,9 +29,13 @@ mod qwen3_5;
 mod reading;
 mod requantise;
 pub mod safetensors;
+mod stock;
 pub mod synthetic;
 mod tensor;
+pub mod unit;
+mod view;
 
+pub use catalog::Catalog;
 pub use checkpoint::Checkpoint;
 pub use config::Config;
 pub use cut::cut;
@@ -37,4 +43,5 @@ pub use digest::{Digest, Digests};
 pub use error::WeightsError;
 pub use manifest::{FILE as MANIFEST_FILE, Manifest};
 pub use requantise::requantise;
+pub use stock::Stock;
 pub use tensor::TensorInfo;

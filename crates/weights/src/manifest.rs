@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use arith::format::UnknownFormat;
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::{Catalog, Part};
 use crate::family::Reading;
 use crate::gguf::{limits, types};
 use crate::tensor::TensorInfo;
@@ -74,6 +75,11 @@ fn read(at: &Path) -> Result<Option<Manifest>, WeightsError> {
     Ok(Some(manifest))
 }
 
+/// A tensor without its place.
+fn unplaced(tensor: &TensorInfo) -> TensorInfo {
+    TensorInfo { pieces: Vec::new(), reading: Reading::Plain, ..tensor.clone() }
+}
+
 impl Manifest {
     /// Of a whole model, from its bytes; `cache` as [`Digests::of`] has it.
     ///
@@ -81,11 +87,6 @@ impl Manifest {
     /// [`WeightsError::NotHeld`] for a file that holds a part, and what reading it says.
     pub fn of(checkpoint: &Checkpoint, cache: Option<&Path>) -> Result<Self, WeightsError> {
         let names: Vec<&str> = checkpoint.tensors().iter().map(|t| t.name.as_str()).collect();
-        let unplaced = |tensor: &TensorInfo| TensorInfo {
-            pieces: Vec::new(),
-            reading: Reading::Plain,
-            ..tensor.clone()
-        };
         let name = match checkpoint.folder() {
             Some(_) => folder::CONFIG.as_ref(),
             None => checkpoint.path().file_name().unwrap_or_default(),
@@ -95,6 +96,24 @@ impl Manifest {
             tensors: checkpoint.tensors().iter().map(unplaced).collect(),
             digests: Digests::of(checkpoint, &names, cache)?,
         })
+    }
+
+    /// Of a model in a store, whose files are named `tensors` in full and `catalog` digests.
+    pub(crate) fn of_catalog(
+        file: String,
+        tensors: &[TensorInfo],
+        catalog: &Catalog,
+    ) -> Result<Self, WeightsError> {
+        let mut digests = Digests::default();
+        let units = catalog.units().iter().filter(|unit| !matches!(unit.part, Part::Text(_)));
+        for piece in units.flat_map(|unit| &unit.pieces) {
+            digests.insert(&piece.name, piece.sha256);
+        }
+        if let Some(tensor) = tensors.iter().find(|tensor| digests.get(&tensor.name).is_none()) {
+            let reason = format!("tensor `{}` is of no unit", tensor.name);
+            return Err(WeightsError::Catalog { reason });
+        }
+        Ok(Self { file, tensors: tensors.iter().map(unplaced).collect(), digests })
     }
 
     /// The one beside the file at `path`, if there is one and it speaks of that file.
