@@ -11,6 +11,7 @@ mod matrix;
 mod oracles;
 mod packaging;
 mod page;
+mod push;
 mod race;
 mod race_plan;
 mod race_ring;
@@ -64,6 +65,9 @@ cargo xtask synthetic --bytes 1GiB|--shape shard-tiny [--family llama] [--format
                     a checkpoint of noise; --family qwen3_5 and --format Q4_K_M too
 cargo xtask requantise FROM.gguf Q4_0 OUT.gguf
                     the same model with its layers in another format
+cargo xtask push    [--bytes 4GiB] [--model FILE] [--folder FOLDER] [--baton BINARY]
+                    layers to two machines at once over a gigabit each: shares of the links, what
+                    a kill, a second start, a moved cut and a damaged unit send again
 cargo xtask race-cpu [--short] [--model NAME,..] [--threads 1,2] [--arith 1,2] [--runs 9]
                     [--json FILE] [--baton BINARY] [--python PYTHON]
                     beside llama.cpp, run by run in turn: ratios, streams, shares of the limits
@@ -124,6 +128,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one, from, format, to] if one == "requantise" => {
             race::requantise(from.as_ref(), synthetic::parse_format(format)?, to.as_ref())
         }
+        [one, rest @ ..] if one == "push" => push::run(&mut steps, rest),
         [one, rest @ ..] if one == "race-cpu" => race::run(&mut steps, rest),
         [one, rest @ ..] if one == "race-ring" => race_ring::run(&mut steps, rest),
         [one, rest @ ..] if one == "race-plan" => race_plan::run(&mut steps, rest),

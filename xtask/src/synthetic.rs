@@ -117,7 +117,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
 }
 
 /// `1GiB`, `160MiB`, `64KiB` or plain bytes.
-fn parse_bytes(text: &str) -> Result<u64> {
+pub fn parse_bytes(text: &str) -> Result<u64> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
     let unit = units.iter().find(|(unit, _)| text.ends_with(unit));
     let (number, shift) = match unit {

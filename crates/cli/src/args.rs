@@ -8,6 +8,7 @@ mod oracle;
 mod plan;
 mod serve;
 mod shared;
+mod weights;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ pub use oracle::{Accept, Record};
 pub use plan::{PlanArgs, Probe};
 pub use serve::{Doctor, Serve, StageArgs};
 pub use shared::Shared;
+pub use weights::{Push, StoreCommand, StoreServe};
 
 use crate::manifest::parse_range;
 
@@ -98,6 +100,14 @@ pub enum Command {
         range: Range<u32>,
         /// Where to; made if it isn't there.
         folder: PathBuf,
+    },
+    /// Give other machines the layers of MODEL that they lack.
+    Push(Push),
+    /// The layers of models that this machine was given.
+    Store {
+        /// What to do.
+        #[command(subcommand)]
+        command: StoreCommand,
     },
     /// Print the completions of a shell, to be read by it.
     Completions {

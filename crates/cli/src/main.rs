@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod contents;
 mod demo;
+mod depot;
 mod device;
 mod doctor;
 mod embedded;
@@ -28,6 +29,7 @@ mod otlp;
 mod pages;
 mod plan;
 mod probe;
+mod push;
 mod rank;
 mod serve;
 mod signal;
@@ -41,11 +43,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{BenchCommand, Cli, Command, KeyCommand};
+use args::{BenchCommand, Cli, Command, KeyCommand, StoreCommand};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let serves = matches!(cli.command, Command::Serve(_) | Command::Stage(_));
+    let serves = matches!(
+        cli.command,
+        Command::Serve(_) | Command::Stage(_) | Command::Store { command: StoreCommand::Serve(_) }
+    );
     let log = cli.log.as_deref().unwrap_or(if serves { "info" } else { "warn" });
     log::start(log);
     if !serves {
@@ -103,6 +108,8 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
         Command::Inspect { model, json } => inspect::run(&model, json),
         Command::Manifest { model } => manifest::run(&model),
         Command::Cut { model, range, folder } => manifest::cut(&model, &range, &folder),
+        Command::Push(args) => push::run(&args),
+        Command::Store { command } => depot::run(&command),
         Command::Key { command: KeyCommand::New { file } } => {
             ring::key::Key::generate_file(&file)?;
             println!(

@@ -33,6 +33,7 @@ mod parts;
 mod plan;
 mod process;
 mod proxy;
+mod push;
 mod rig;
 mod ring;
 mod scarce;
