@@ -88,8 +88,9 @@ fn a_ring_of_pushed_layers_replies_as_the_whole_model_and_a_second_push_sends_no
         let model = pushed[rank - 1].2.clone();
         ByHand { model, ..ring.clone() }.stage(rank)
     };
-    let _stages = [stage(1), stage(2)];
-    assert_eq!(reply(&ring.serve()), whole);
+    let (stages, server) = ([stage(1), stage(2)], ring.serve());
+    assert_eq!(reply(&server), whole);
+    drop((server, stages));
     // A layer that was not pushed is refused by name.
     let model = pushed[1].2.clone();
     let mut lacking = ByHand { model, ..ring.clone() }.stage(1);
