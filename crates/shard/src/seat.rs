@@ -17,11 +17,14 @@ pub struct Seat {
     group: Group,
     /// The epoch of the last exchange, and that one's number.
     at: Option<(Arc<Epoch>, u64)>,
+    /// Bytes of the last exchange's values: a large buffer that is new each time costs as much as
+    /// what is in it.
+    payload: Arc<Vec<u8>>,
 }
 
 impl Seat {
     pub(crate) fn new(group: Group) -> Self {
-        Self { group, at: None }
+        Self { group, at: None, payload: Arc::default() }
     }
 
     /// The epoch and the number of its next exchange.
@@ -69,6 +72,14 @@ impl Exchange for Seat {
 }
 
 impl Seat {
+    /// The bytes of `own`, in the last exchange's buffer unless that is still being sent.
+    fn encode(&mut self, own: &[f32]) {
+        if let Some(bytes) = Arc::get_mut(&mut self.payload) {
+            return rows::encode_into(own, bytes);
+        }
+        self.payload = Arc::new(rows::encode(own));
+    }
+
     /// Gives this member's values to those others that `gives` says, and has every member's, in
     /// member order, where it `takes` them: through memory what can, through links the rest.
     fn meet(
@@ -86,12 +97,12 @@ impl Seat {
         let (near, far): (Vec<usize>, Vec<usize>) =
             epoch.peers().filter(|&peer| gives(peer)).partition(|&peer| is_near(peer));
         if !far.is_empty() {
-            let payload = Arc::new(rows::encode(own));
+            self.encode(own);
             for &peer in &far {
-                epoch.link(peer)?.send(&epoch, Kind::Part, number, &payload)?;
+                epoch.link(peer)?.send(&epoch, Kind::Part, number, &self.payload)?;
             }
         }
-        all.clear();
+        // What was there is written over, all of it.
         all.resize(if takes { sizes.iter().sum() } else { 0 }, 0.0);
         let (mut here, mut there) = (Vec::new(), Vec::new());
         if takes {

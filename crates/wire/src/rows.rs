@@ -4,12 +4,18 @@ use crate::error::{Fault, WireError};
 
 /// The rows' bytes: f32 little-endian.
 pub fn encode(values: &[f32]) -> Vec<u8> {
-    let mut out = vec![0; 4 * values.len()];
+    let mut out = Vec::new();
+    encode_into(values, &mut out);
+    out
+}
+
+/// Like [`encode`], into a buffer that is used again.
+pub fn encode_into(values: &[f32], out: &mut Vec<u8>) {
+    out.resize(4 * values.len(), 0);
     let (places, _) = out.as_chunks_mut::<4>();
     for (place, value) in places.iter_mut().zip(values) {
         *place = value.to_le_bytes();
     }
-    out
 }
 
 /// `rows * width` values.
