@@ -278,6 +278,29 @@ fn config_27b(order: HeadOrder) -> Config {
     })
 }
 
+/// A ring sends a row of hidden values a hop, and a group in it the exchanges of its own layers.
+#[test]
+fn a_ring_of_the_27b_sends_a_row_a_hop() {
+    let model = config_27b(HeadOrder::Grouped);
+    let row = [0.0; 5_120];
+    assert_eq!((model.hidden(), wire::rows::encode(&row).len()), (row.len(), 20_480));
+    let sums = |range: std::ops::Range<u32>, share: Share| {
+        let ends = range.start == 0;
+        let part = StageConfig { ends, ..config(range) };
+        let all = choices(&model, &part, share).unwrap();
+        let layers = all.iter().filter(|choice| choice.projection != "output");
+        layers.fold([0; 2], |[exchanges, bytes], choice| {
+            let Traffic { exchanges: each, sent, .. } = choice.traffic;
+            [exchanges + choice.layers * each, bytes + 4 * choice.layers * sent]
+        })
+    };
+    let half = Share { index: 0, count: 2, split: Split::Shards };
+    assert_eq!(sums(0..32, half), [64, 32 * 2 * 20_480]);
+    for range in [0..32, 32..64, 0..64] {
+        assert_eq!(sums(range, Share::default()), [0, 0], "a machine of its own sends rows alone");
+    }
+}
+
 #[test]
 fn the_27b_sends_what_the_formula_says() {
     for (order, split, count, nodes) in [
