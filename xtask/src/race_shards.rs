@@ -28,6 +28,8 @@ const DECODE: u32 = 16;
 /// As many as a round may have.
 const PROMPTS: std::ops::RangeInclusive<u32> = 1..=4096;
 const PARTS: [&str; 2] = ["table", "pairs"];
+/// Members of one machine would exchange through memory, which no link slows.
+const TCP: &str = "tcp";
 /// How a group of two shares layers.
 const SPLITS: [&str; 2] = ["shards2", "rows2"];
 
@@ -114,12 +116,12 @@ impl Race<'_> {
         Case { prompt: self.asked.prompt, decode: DECODE, streams: 1 }
     }
 
-    fn bench(&self) -> Command {
+    /// `baton bench` on one thread; members of one machine exchange through what is said.
+    fn bench(&self, exchange: &str) -> Command {
         let mut command = Command::new(&self.baton);
         command.arg("bench").arg(&self.model).args(["--lines", "--threads", "1"]);
         command.args(["--arith", "1"]);
-        // Members of one machine would exchange through memory, which no link slows.
-        command.args(["--exchange", "tcp"]);
+        command.args(["--exchange", exchange]);
         let prompt = self.asked.prompt.to_string();
         command.args(["--prompt", &prompt, "--decode", &DECODE.to_string(), "--chunk", &prompt]);
         command
@@ -128,7 +130,7 @@ impl Race<'_> {
     fn group(&self, split: &str, link: Link) -> Result<Ring> {
         let layout = format!("0:{}@{split}", self.layers);
         let place = (&*self.baton, &*self.model, &*layout);
-        Ring::group(self.bench(), place, (self.case(), self.asked.prompt), "auto", link.wire())
+        Ring::group(self.bench(TCP), place, (self.case(), self.asked.prompt), "auto", link.wire())
     }
 
     /// Every layout over every link, through a process that throttles.
@@ -138,8 +140,11 @@ impl Race<'_> {
             let layout = seat::even(&self.model)?;
             let (baton, model): (&Path, &Path) = (&self.baton, &self.model);
             let mut rings = vec![
-                ("one rank".to_owned(), Ring::within(self.bench(), "1")?),
-                ("ring".into(), Ring::through(self.bench(), baton, model, &layout, link.wire())?),
+                ("one rank".to_owned(), Ring::within(self.bench(TCP), "1")?),
+                (
+                    "ring".into(),
+                    Ring::through(self.bench(TCP), baton, model, &layout, link.wire())?,
+                ),
             ];
             for split in &self.asked.splits {
                 rings.push((split.clone(), self.group(split, link)?));
@@ -161,7 +166,7 @@ impl Race<'_> {
     /// process takes the ranks' cores.
     fn paired(&self, split: &str, link: Link, prompt_pair: &str) -> Result<Ring> {
         let layout = format!("0:{}@{split}", self.layers);
-        let mut bench = self.bench();
+        let mut bench = self.bench(TCP);
         bench.args(["--prompt-pair", prompt_pair]);
         match link.bytes_per_s() {
             // Members give and take at once: twice as much passes the loopback.
@@ -171,22 +176,32 @@ impl Race<'_> {
     }
 
     fn pairs(&self, split: &str) -> Result<Pairs> {
-        let mut pairs = Pairs::new(split, self.asked.prompt);
         if !seat::can_shape() {
             bail!("--parts pairs: this machine lets nobody shape a network: ask for the table");
         }
+        let layout = format!("0:{}@{split}", self.layers);
+        let mut near = self.bench("memory");
+        near.args(["--prompt-pair", "off"]);
+        let mut free = (Ring::within(near, &layout)?, Row::new("", "through memory"));
+        let mut all = Vec::new();
         for link in LINKS {
-            let mut rings = ["off", "auto"].map(|on| (on, self.paired(split, link, on)));
-            let mut rows = [Row::new(link.rate, "alone"), Row::new(link.rate, "in pairs")];
+            let mut rings = [("off", "alone"), ("auto", "in pairs")]
+                .map(|(on, name)| (self.paired(split, link, on), Row::new(link.rate, name)));
             for round in 0..=self.asked.runs {
-                for ((_, ring), row) in rings.iter_mut().zip(&mut rows) {
+                for (ring, row) in &mut rings {
                     let ring = ring.as_mut().map_err(|error| anyhow::anyhow!("{error:#}"))?;
                     row.add(round, &ring.run(self.case())?);
                     std::thread::sleep(PAUSE);
                 }
+                // As often as those of one link, over all of them.
+                if round % LINKS.len() as u32 == 0 {
+                    free.1.add(all.len() as u32 + round, &free.0.run(self.case())?);
+                }
             }
-            pairs.add(rows);
+            all.push(rings.map(|(_, row)| row));
         }
+        let mut pairs = Pairs::new(split, self.asked.prompt, free.1);
+        all.into_iter().for_each(|rows| pairs.add(rows));
         Ok(pairs)
     }
 }
