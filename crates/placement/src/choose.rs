@@ -189,7 +189,8 @@ impl Search<'_, '_> {
             }
             let Some(stage_s) = self.problem.stage_s(&last, start.is_none(), load) else { return };
             let before = start.map_or(Cost::default(), |start| start.cost);
-            let cost = before.and(hop_s, busy_s).and(stage_s, stage_s);
+            let most_s = self.problem.busy_s(&last, start.is_none(), &self.drive, stage_s);
+            let cost = before.and(hop_s, busy_s).and(stage_s, most_s.unwrap_or(stage_s));
             let front = level.entry((mask | own, seat, end)).or_default();
             keep(front, cost, || Start { cost, last, before: start.cloned() });
         }

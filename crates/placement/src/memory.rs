@@ -8,6 +8,8 @@ use crate::{Ask, Model, Stage};
 /// Buffers of a boundary: rows that come, rows that go, two of each.
 const STAGING: u64 = 4;
 const F32_BYTES: u64 = 4;
+/// Sockets, sessions and their thread, where a rank has neighbours.
+const LINKS_BYTES: u64 = 4 << 20;
 
 /// Bytes by what they are for, on each node of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +22,7 @@ pub struct Memory {
     pub kv_bytes: u64,
     /// Recurrent states of all streams.
     pub state_bytes: u64,
-    /// Buffers of ops and boundaries.
+    /// Buffers of ops and boundaries, and what links take.
     pub work_bytes: u64,
     /// The rank before it loads anything.
     pub runtime_bytes: u64,
@@ -52,12 +54,17 @@ pub fn need(model: &Model, ask: &Ask, stage: &Stage, is_first: bool, runtime_byt
     let rows = u64::from(ask.chunk_rows + ask.streams);
     let staging = STAGING * model.hidden * F32_BYTES;
     let twin = if members > 1 { model.twin_bytes } else { 0 };
+    let is_alone = members == 1 && stage.layers.len() == model.layers.len();
+    let links = if is_alone { 0 } else { LINKS_BYTES };
     Memory {
         weight_bytes: share(model.weight_bytes(stage.layers.clone())),
         ends_bytes: if is_first { model.ends_bytes + model.drafter_bytes } else { 0 },
         kv_bytes: share(attention * model.kv_bytes * tokens),
         state_bytes: share(recurrent * model.state_bytes * streams),
-        work_bytes: rows.min(model.rows_max.into()) * model.row_bytes + rows * staging + twin,
+        work_bytes: rows.min(model.rows_max.into()) * model.row_bytes
+            + rows * staging
+            + twin
+            + links,
         runtime_bytes,
     }
 }

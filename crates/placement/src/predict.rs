@@ -63,13 +63,15 @@ pub(crate) struct Drive {
     following: f64,
     /// Whether the time is that of the slower of a trip and `following` busy times.
     steady: bool,
+    /// Whether every trip wants rows back, and not the last alone.
+    pub wants_all: bool,
 }
 
 impl Drive {
     /// One stream's token.
     pub fn decode(ask: &Ask) -> Self {
         let load = Load { rows: 1.0, context: ask.decode_context(), wanted: 1.0 };
-        Self { load, following: 0.0, steady: false }
+        Self { load, following: 0.0, steady: false, wants_all: true }
     }
 
     /// A token of each stream, in as many groups as there are stages.
@@ -77,7 +79,7 @@ impl Drive {
         let groups = (world as u32).min(ask.streams).max(1);
         let rows = f64::from(ask.streams.div_ceil(groups));
         let load = Load { rows, context: ask.decode_context(), wanted: rows };
-        Self { load, following: f64::from(groups), steady: true }
+        Self { load, following: f64::from(groups), steady: true, wants_all: true }
     }
 
     /// A prompt in chunks of `rows`; they see half of it on the average.
@@ -86,7 +88,7 @@ impl Drive {
         let following = prompt.div_ceil(rows) - 1;
         let context = f64::from(prompt.saturating_sub(rows)) / 2.0;
         let load = Load { rows: f64::from(rows), context, wanted: 1.0 };
-        Self { load, following: f64::from(following), steady: false }
+        Self { load, following: f64::from(following), steady: false, wants_all: false }
     }
 
     /// Its ways to send the asked work through `world` stages; the best of them counts.
@@ -126,9 +128,26 @@ impl Problem<'_> {
         let mut cost = Cost::default();
         for rank in 0..placement.world() {
             let [stage_s, hop_s, busy_s] = self.terms(placement, rank, drive)?;
-            cost = cost.and(stage_s, stage_s).and(hop_s, busy_s);
+            let stage = &placement.stages[rank];
+            cost = cost.and(stage_s, self.busy_s(stage, rank == 0, drive, stage_s)?);
+            cost = cost.and(hop_s, busy_s);
         }
         Some(cost)
+    }
+
+    /// How long a round keeps a stage busy that takes `stage_s` where rows are wanted.
+    pub(crate) fn busy_s(
+        &self,
+        stage: &Stage,
+        is_first: bool,
+        drive: &Drive,
+        stage_s: f64,
+    ) -> Option<f64> {
+        let without = Load { wanted: 0.0, ..drive.load };
+        match drive.wants_all || !is_first {
+            true => Some(stage_s),
+            false => self.stage_s(stage, is_first, without),
+        }
     }
 
     /// Of a rank: its stage's time, its hop's, and how long that keeps the link busy. The last hop

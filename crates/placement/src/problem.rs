@@ -118,8 +118,8 @@ impl<'a> Problem<'a> {
         let members = stage.nodes.len() as f64;
         let layers = |node: usize| self.layers_s(node, stage.layers.clone(), load) / members;
         let ends = |node: usize| match is_first {
-            true => self.nodes[node].costs.ends.at(load.wanted, 0.0) / members,
-            false => 0.0,
+            true if load.wanted > 0.0 => self.nodes[node].costs.ends.at(load.wanted, 0.0) / members,
+            _ => 0.0,
         };
         let of_node = |node: &usize| self.nodes[*node].costs.round_s + layers(*node) + ends(*node);
         let slowest = stage.nodes.iter().map(of_node).fold(0.0, f64::max);

@@ -52,8 +52,8 @@ pub const CABLES: [Cable; 3] = [
 /// All machines, each joined to each; they end with it.
 #[derive(Debug)]
 pub struct Rack {
-    /// One for each way that is delayed: it ends with the rack.
-    hops: Vec<std::process::Child>,
+    /// One for each way that is delayed, and one a core that keeps it awake; they end with it.
+    helpers: Vec<std::process::Child>,
     /// Where the way from one machine to another begins, `[from][to]`.
     ways: [[String; 3]; 3],
 }
@@ -89,8 +89,9 @@ impl Rack {
     /// # Errors
     /// A system that lets nobody make namespaces or share cores.
     pub fn build(cable: Cable) -> Result<Self> {
-        let mut rack = Self { hops: Vec::new(), ways: Default::default() };
+        let mut rack = Self { helpers: Vec::new(), ways: Default::default() };
         Self::clear();
+        rack.keep_awake()?;
         for (at, machine) in MACHINES.iter().enumerate() {
             ip(&format!("netns add {}", namespace(at)))?;
             ip(&format!("-n {} link set lo up", namespace(at)))?;
@@ -132,6 +133,19 @@ impl Rack {
         Ok(rack)
     }
 
+    /// Machines of their own would not share a clock that rises when one of them rests, nor be
+    /// halted by what they run on: each core has something to do that yields to everything.
+    fn keep_awake(&mut self) -> Result<()> {
+        let mut cores: Vec<usize> = MACHINES.iter().map(|machine| machine.core).collect();
+        cores.dedup();
+        for core in cores {
+            let mut spin = Command::new("taskset");
+            spin.args(["-c", &core.to_string(), "chrt", "-i", "0", "sh", "-c"]);
+            self.helpers.push(spin.arg("while :; do :; done").stdin(Stdio::null()).spawn()?);
+        }
+        Ok(())
+    }
+
     /// Where `from` connects to, to reach the rank on `to`.
     fn way(&mut self, from: usize, to: usize, cable: Cable) -> Result<String> {
         let there = format!("{}:{PORT}", address(to, from));
@@ -144,7 +158,7 @@ impl Rack {
         let mut child = hop.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         let out = child.stdout.take().context("a hop's output")?;
-        self.hops.push(child);
+        self.helpers.push(child);
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
         Ok(line.trim().to_owned())
     }
@@ -188,9 +202,9 @@ impl Rack {
 
 impl Drop for Rack {
     fn drop(&mut self) {
-        for hop in &mut self.hops {
-            let _ = hop.kill();
-            let _ = hop.wait();
+        for helper in &mut self.helpers {
+            let _ = helper.kill();
+            let _ = helper.wait();
         }
         Self::clear();
     }

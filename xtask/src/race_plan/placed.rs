@@ -11,6 +11,9 @@ use super::machine::{MACHINES, Rack};
 use crate::race::engine::Engine;
 use crate::race_ring::report::median;
 
+/// Most rows of a prompt's chunk.
+pub const CHUNK: &str = "128";
+
 /// What is run, and with what.
 #[derive(Clone, Debug)]
 pub struct Bench {
@@ -71,7 +74,7 @@ impl Bench {
         let mut head = Rack::command(at(0)?, &self.baton, &self.cache);
         head.arg("bench").arg(&self.model).args(["--lines", "--threads", "1"]);
         head.args(["--prompt", &self.case.0.to_string(), "--decode", &self.case.1.to_string()]);
-        head.args(["--layouts", layout]);
+        head.args(["--layouts", layout, "--chunk", CHUNK]);
         if ranks.len() > 1 {
             let (last, next) = (at(ranks.len() - 1)?, at(1)?);
             head.args(["--listen", &Rack::listen(at(0)?, last)]);
@@ -105,7 +108,7 @@ impl Bench {
         stage.args(["--layout", layout, "--threads", "1", "--streams", "1"]);
         stage.args(["--context", &self.context().to_string()]);
         stage.args(["--listen", &Rack::listen(own, before), "--next", rack.next(own, after)]);
-        stage.args(["--prompt-cache-gib", "0"]).arg("--key").arg(&self.key);
+        stage.args(["--prompt-cache-gib", "0", "--chunk", CHUNK]).arg("--key").arg(&self.key);
         stage.stdin(Stdio::null()).spawn().with_context(|| format!("can't run {stage:?}"))
     }
 }

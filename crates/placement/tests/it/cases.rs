@@ -1,8 +1,8 @@
 //! The cases in which others place badly.
 
 use placement::{
-    Ask, Bound, Choice, Kind, Layer, Link, Links, Model, Node, Objective, Path, Placement, Problem,
-    Split, Stage, choose, predict, table,
+    Ask, Bound, Choice, Kind, Layer, Link, Links, Model, Node, Objective, Path, Placement,
+    PlacementError, Problem, Split, Stage, choose, predict, table,
 };
 
 use crate::made::{GIGABIT, MIB, ask, model, node};
@@ -55,6 +55,33 @@ fn memory_first_does_not_crowd_one_node() {
     let ends: Vec<u64> = told.memory.iter().map(|memory| memory.ends_bytes).collect();
     assert_eq!(ends, [model.ends_bytes, 0], "rank 0 holds the ends");
     assert_eq!(best.world(), 2, "all of it with KV is over either: {best:?}");
+    // 35 of 36 layers on one node: its weights are 8.4 GB of 9.2, and what it would hold is not.
+    let crowded = problem.given("big:0-34,other:35-35").expect_err("over memory");
+    let PlacementError::TooSmall { node, need_bytes, have_bytes } = crowded else {
+        panic!("{crowded}")
+    };
+    assert_eq!((node.as_str(), have_bytes), ("big", nodes[0].memory_bytes));
+    assert!(35 * 240 * MIB < have_bytes && need_bytes > have_bytes, "{need_bytes}");
+}
+
+#[test]
+fn what_fits_by_130_mb_of_weights_gets_a_layer_less_or_is_refused() {
+    // 23 layers of 1,000 MiB leave 130 MB on b; KV, buffers and the runtime need more.
+    let model = model(30, 1_000);
+    let room = 23 * 1_000 * MIB + 130_000_000;
+    let mut nodes = [node("a", 12.0, 4e-3), node("b", 0.0, 1e-3)];
+    nodes[1].memory_bytes = room;
+    let links = Links::alike(2, GIGABIT);
+    let ask = Ask { context: 16_384, head: Some(0), ..ask() };
+    let problem = Problem::new(&model, &nodes, &links, &ask).expect("a problem");
+    let refused = problem.given("a:0-6,b:7-29").expect_err("over memory").to_string();
+    assert!(refused.starts_with("b needs ") && refused.contains("MiB are missing"), "{refused}");
+    let cut = layers(&nodes, &links, &model, &ask);
+    assert_eq!(cut.iter().map(|(_, layers)| layers).sum::<usize>(), 30);
+    let on_b = cut.iter().find(|(node, _)| *node == 1).map_or(0, |(_, layers)| *layers);
+    assert_eq!(on_b, 21, "the fast node is full, with all that it holds: {cut:?}");
+    let alone = Problem::new(&model, &nodes[1..], &links, &ask);
+    assert!(alone.is_ok_and(|alone| choose(&alone).is_err()));
 }
 
 #[test]
