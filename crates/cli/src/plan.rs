@@ -4,9 +4,12 @@ mod links;
 mod shape;
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use placement::{Ask, Facts, Node, Plan, Problem, table};
+use api::Compared;
+use placement::truth::Expected;
+use placement::{Ask, Facts, Node, PLAN_VERSION, Plan, Problem, table};
 use wire::layout::Layout;
 
 use crate::args::PlanArgs;
@@ -16,7 +19,7 @@ use crate::{probe, source, ways};
 pub use links::links;
 pub use shape::{kinds, shape};
 
-/// The most bytes of a file that `baton probe` wrote.
+/// The most bytes of a file that `baton probe` or `baton plan` wrote.
 const PROBE_BYTES_MAX: u64 = 1 << 20;
 
 /// Prints the best placement.
@@ -73,6 +76,46 @@ pub fn ask(args: &PlanArgs, model: &Model, nodes: &[Node]) -> Result<Ask> {
     })
 }
 
+/// A plan, as `baton plan --json` writes it.
+///
+/// # Errors
+/// A file that can't be read, or holds something else.
+pub fn read(file: &Path) -> Result<Plan> {
+    let text = text_of(file, || "write it with `baton plan MODEL .. --json`".into())?;
+    let name = file.display();
+    let plan: Plan = serde_json::from_str(&text)
+        .with_context(|| format!("{name}: expected what `baton plan --json` writes"))?;
+    let version = plan.version;
+    ensure!(
+        version == PLAN_VERSION,
+        "{name}: version {version}, expected {PLAN_VERSION}; plan anew"
+    );
+    Ok(plan)
+}
+
+/// What is predicted of the ring that `model` is served by.
+///
+/// # Errors
+/// A plan of another model or layout.
+pub fn compared(plan: &Plan, model: &Model) -> Result<Compared> {
+    let digest = model.digest()?;
+    ensure!(
+        plan.model == digest,
+        "--plan: made for another model, arithmetic or KV type; plan anew"
+    );
+    let layout = model.layout.to_string();
+    ensure!(plan.layout == layout, "--plan: of the layout {}, not of {layout}", plan.layout);
+    Ok(Compared::new(Expected::of(&plan.prediction, plan.ask.streams, plan.ask.prompt)))
+}
+
+/// The text of a file that one of our commands wrote; `write` says how.
+fn text_of(file: &Path, write: impl Fn() -> String) -> Result<String> {
+    let name = file.display();
+    let bytes = fs::metadata(file).with_context(|| format!("{name}: {}", write()))?.len();
+    ensure!(bytes <= PROBE_BYTES_MAX, "{name}: {bytes} bytes, more than `baton` writes");
+    fs::read_to_string(file).with_context(|| format!("{name}"))
+}
+
 /// What the nodes said, this machine alone where none is named.
 fn facts(args: &PlanArgs, model: &Model) -> Result<Vec<Facts>> {
     if args.node.is_empty() {
@@ -83,11 +126,8 @@ fn facts(args: &PlanArgs, model: &Model) -> Result<Vec<Facts>> {
     let mut all: Vec<Facts> = Vec::new();
     for file in &args.node {
         let name = file.display();
-        let write =
-            || format!("{name}: run `baton probe {} --out {name}` there", args.shared.model);
-        let bytes = fs::metadata(file).with_context(write)?.len();
-        ensure!(bytes <= PROBE_BYTES_MAX, "{name}: {bytes} bytes, not what `baton probe` writes");
-        let text = fs::read_to_string(file).with_context(|| format!("{name}"))?;
+        let write = || format!("run `baton probe {} --out {name}` there", args.shared.model);
+        let text = text_of(file, write)?;
         let one: Facts = serde_json::from_str(&text)
             .with_context(|| format!("{name}: expected what `baton probe --out` writes"))?;
         all.push(one);

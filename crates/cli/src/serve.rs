@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use arith::base::Rank;
+use placement::Plan;
 use ring::head::{self, Handle, RingState};
 use ring::join::{Alone, Join};
 use ring::key::{self, Key};
@@ -22,6 +23,7 @@ use crate::args::{Serve, Shared};
 use crate::local::{Locals, Recipe};
 use crate::model::Model;
 use crate::notify::Manager;
+use crate::plan;
 use crate::rank::{self, Joined, Place, Ways};
 use crate::signal::{self, Signals};
 use crate::source;
@@ -46,14 +48,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         anyhow!("can't listen on {address}: {hint}: {e}")
     })?;
     let (address, keys) = (listener.local_addr()?, keys(args)?.map(Arc::new));
-    let path = source::resolve(&args.shared.model)?;
-    let mut settings = args.shared.settings(args.world);
-    settings.queue = args.queue;
-    settings.depth = args.depth;
-    settings.continue_s = args.continue_s;
-    settings.drafters = args.drafter.into();
-    settings.draft_head = args.draft_head.format();
-    let model = Arc::new(Model::open(&path, settings)?);
+    let (model, plan) = open(args)?;
     let text = Arc::new(Text::from_checkpoint(&model.checkpoint)?);
     for note in text.notes() {
         tracing::info!("{note}");
@@ -71,6 +66,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     app.keys.clone_from(&keys);
     app.origins.clone_from(&args.cors);
     app.prompt_pair = prompt_pair(&model)?;
+    app.compared = plan.as_ref().map(|plan| plan::compared(plan, &model)).transpose()?;
     app.arith = model.settings.arith.to_string();
     app.limits.drain_timeout_ms = u64::from(args.drain) * 1_000;
     let manager = Arc::new(Manager::of_this_process());
@@ -102,6 +98,22 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     served?;
     tracing::info!("done");
     Ok(())
+}
+
+/// The model under the settings asked for, and the plan that it is held against.
+fn open(args: &Serve) -> Result<(Arc<Model>, Option<Plan>)> {
+    let path = source::resolve(&args.shared.model)?;
+    let mut settings = args.shared.settings(args.world);
+    settings.queue = args.queue;
+    settings.depth = args.depth;
+    settings.continue_s = args.continue_s;
+    settings.drafters = args.drafter.into();
+    settings.draft_head = args.draft_head.format();
+    let plan = args.plan.as_deref().map(plan::read).transpose()?;
+    if let Some(plan) = plan.as_ref().filter(|_| settings.layout.is_none()) {
+        settings.layout = Some(plan.layout.clone());
+    }
+    Ok((Arc::new(Model::open(&path, settings)?), plan))
 }
 
 /// What prompts in pairs cost, said too.

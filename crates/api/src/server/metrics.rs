@@ -71,6 +71,30 @@ struct Counts {
     each: Histogram,
 }
 
+/// What replies took so far, for whoever compares two moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Work {
+    /// Tokens behind the first of their reply, and seconds before each, in all.
+    pub tokens: u64,
+    pub between_s: f64,
+    /// Prompt tokens that were computed, and seconds to first tokens, in all.
+    pub prompt_tokens: u64,
+    pub first_s: f64,
+}
+
+impl Work {
+    /// What came after `before`.
+    pub fn less(self, before: Self) -> Self {
+        Self {
+            tokens: self.tokens - before.tokens,
+            between_s: self.between_s - before.between_s,
+            // A cached part is known at its reply's end only.
+            prompt_tokens: self.prompt_tokens.saturating_sub(before.prompt_tokens),
+            first_s: self.first_s - before.first_s,
+        }
+    }
+}
+
 /// What one server has counted.
 #[derive(Debug, Default)]
 pub(super) struct Metrics(Mutex<Counts>);
@@ -129,6 +153,18 @@ impl Metrics {
     /// The key's last completed reply.
     pub fn last(&self, key: &str) -> Option<Run> {
         self.counts().last.get(key).copied()
+    }
+
+    /// What replies took so far.
+    pub fn work(&self) -> Work {
+        let counts = self.counts();
+        let prompts: u64 = counts.tokens.values().map(|(prompt, _)| prompt).sum();
+        Work {
+            tokens: counts.between.counts.iter().sum(),
+            between_s: counts.between.sum,
+            prompt_tokens: prompts.saturating_sub(counts.cached),
+            first_s: counts.first.sum,
+        }
     }
 
     /// A client went away before its reply's end.

@@ -1,9 +1,10 @@
 //! The HTTP server: connections in, requests to the ring's handle, replies out.
 
-use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use grammar::{GrammarError, Grammars};
+use placement::truth::{Expected, Truth};
 use ring::head::Handle;
 use text::Text;
 use tokio::net::TcpListener;
@@ -22,6 +23,7 @@ mod page;
 mod routes;
 mod source;
 mod tokens;
+mod truth;
 mod unstalled;
 mod vitals;
 
@@ -44,6 +46,29 @@ pub struct App {
     pub origins: Vec<String>,
     /// What prompts in pairs cost; none where they go alone.
     pub prompt_pair: Option<PromptPair>,
+    /// What a plan predicted, where there is one; this server adds what it measures.
+    pub compared: Option<Compared>,
+}
+
+/// A prediction, and how often what is measured is held against it.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// What was predicted and measured; whoever plans anew reads its advice.
+    pub truth: Arc<Mutex<Truth>>,
+    /// The tenth part of a window.
+    pub tick: Duration,
+}
+
+impl Compared {
+    /// In windows of ten seconds.
+    pub fn new(expected: Expected) -> Self {
+        Self { truth: Arc::new(Mutex::new(Truth::new(expected))), tick: Duration::from_secs(1) }
+    }
+
+    /// What is known now.
+    fn known(&self) -> MutexGuard<'_, Truth> {
+        self.truth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What prompts in pairs cost the member of a group that loses most by them.
@@ -69,6 +94,7 @@ impl App {
             keys: None,
             origins: Vec::new(),
             prompt_pair: None,
+            compared: None,
         }
     }
 }
@@ -163,7 +189,7 @@ impl Shared {
     }
 }
 
-fn since_epoch() -> std::time::Duration {
+fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -198,6 +224,8 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let limits = app.limits;
     let shared = Arc::new(Shared::new(app));
+    let watch = |compared| tokio::spawn(truth::watch(shared.clone(), compared)).abort_handle();
+    let watching = shared.app.compared.clone().map(watch);
     let mut door = connection::Door::new(listener, shared.clone());
     door.admit_until(shutdown).await?;
 
@@ -217,5 +245,8 @@ pub async fn serve(
 
     shared.closing.send_replace(true);
     door.close(limits.flush_timeout()).await;
+    if let Some(watching) = watching {
+        watching.abort();
+    }
     Ok(())
 }

@@ -15,7 +15,7 @@ use ring::head::RingState;
 use serde_json::{Value, json};
 
 use super::guard::{Owner, guard};
-use super::{Shared, answer, page, tokens, vitals};
+use super::{Shared, answer, page, tokens, truth, vitals};
 use crate::{ApiError, Endpoint, Place, messages};
 
 /// Longest method and path that an error repeats.
@@ -181,7 +181,10 @@ async fn metrics(State(shared): App) -> Response {
     let ready = shared.app.handle.state() == RingState::Ready;
     let facts = shared.app.handle.facts();
     let cost = shared.grammars.get().map(Grammars::cost).unwrap_or_default();
-    let text = shared.metrics.text(&facts, cost, &shared.app.model_name, ready);
+    let mut text = shared.metrics.text(&facts, cost, &shared.app.model_name, ready);
+    if let Some(compared) = &shared.app.compared {
+        truth::write(&mut text, compared);
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
@@ -217,6 +220,7 @@ async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Val
             "twin_bytes": pair.twin_bytes,
             "kv_pages_lost": pair.kv_pages_lost,
         })),
+        "plan": truth::told(shared.app.compared.as_ref()),
         "uptime_s": shared.started.elapsed().as_secs_f64(),
     }))
 }

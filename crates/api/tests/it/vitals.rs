@@ -1,7 +1,10 @@
 //! What `/metrics` and `/health` tell of the ring, and what the dashboard asks of it.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
+use baton_api::Compared;
+use placement::truth::{Expected, WINDOWS, Window};
 use serde_json::{Value, json};
 
 use crate::Server;
@@ -87,4 +90,52 @@ fn each_family_is_announced_once_before_its_series() {
         assert!(known, "{line}");
         assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
     }
+}
+
+#[test]
+fn what_was_planned_stands_beside_what_is_measured() {
+    let expected = Expected {
+        decode_s: 0.01,
+        round_s: 0.02,
+        streams: 4,
+        prompt_s: 1.0,
+        prompt_tokens: 1_000,
+        chunk_rows: 100,
+        memory_bytes: vec![1_000, 2_000],
+    };
+    let compared = Compared { tick: Duration::from_millis(5), ..Compared::new(expected) };
+    let truth = compared.truth.clone();
+    let server = Server::configured(|app| app.compared = Some(compared));
+    let has = |line: &str| metrics(&server).lines().any(|found| found == line);
+    for line in [
+        "baton_plan_token_seconds{streams=\"1\"} 0.01",
+        "baton_plan_token_seconds{streams=\"4\"} 0.02",
+        "baton_plan_chunk_seconds 0.1",
+        "baton_plan_rank_memory_bytes{rank=\"1\"} 2000",
+        "baton_plan_is_off 0",
+    ] {
+        assert!(has(line), "{line} is not in\n{}", metrics(&server));
+    }
+    assert!(!metrics(&server).contains("baton_measured_token_seconds "), "nothing ran");
+    let until = Instant::now() + Duration::from_secs(10);
+    let memory = || get(server.addr, "/health").json()["plan"]["measured"]["memory_bytes"].clone();
+    while memory().as_array().is_none_or(|ranks| ranks.len() != 2) {
+        assert!(Instant::now() < until, "windows end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let slow = Window {
+        seconds: 10.0,
+        at_work_s: 10.0,
+        tokens: 400,
+        between_s: 8.0,
+        streams: 1.0,
+        ..Window::default()
+    };
+    (0..WINDOWS).for_each(|_| truth.lock().unwrap().add(&slow));
+    assert!(has("baton_measured_token_seconds 0.02") && has("baton_plan_is_off 1"));
+    let plan = get(server.addr, "/health").json()["plan"].clone();
+    assert_eq!(plan["measured"]["token_ms"], json!(20.0));
+    assert_eq!(plan["measured"]["expected_token_ms"], json!(10.0));
+    assert_eq!(plan["advice"]["replan"]["decode"], json!(2.0), "{plan}");
+    assert_eq!(get(used().addr, "/health").json()["plan"], Value::Null, "without a plan");
 }

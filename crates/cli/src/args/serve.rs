@@ -69,6 +69,10 @@ pub struct Serve {
     /// Ranks on this machine, layers shared evenly.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "layout")]
     pub world: u32,
+    /// What `baton plan --json` wrote: its layout is served unless another is given, and what it
+    /// predicted stands beside what is measured in /metrics and /health.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
     /// Address of the endpoint.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub host: std::net::IpAddr,

@@ -6,7 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use crate::model::scratch;
-use crate::process::baton;
+use crate::process::{Baton, baton, s};
 use crate::turn::Turn;
 
 fn run(args: &[&str]) -> Output {
@@ -90,6 +90,55 @@ fn what_is_measured_here_becomes_a_layout_that_runs() {
     ] {
         assert!(text.contains(line), "{line} in\n{text}");
     }
+}
+
+#[test]
+fn a_link_is_measured_from_one_end_and_planned_with() {
+    let _turn = Turn::shared();
+    let base = ["--threads", "1", "--context", "256", "--streams", "2"];
+    let [a, b] = ["link-a.json", "link-b.json"].map(scratch);
+    let [a_name, b_name] = [&a, &b].map(|path| path.to_str().unwrap());
+    let near = ["probe", "baton-tiny", "--name", "near", "--listen", "127.0.0.1:0", "--answer"];
+    let mut command = baton();
+    command.args(near).args(base).args(["--out", b_name]);
+    command.env("BATON_CACHE", scratch("plan-cache"));
+    let mut door = Baton::spawn(command);
+    let (_, line) = door.out.wait("measure the way to here with --peer ", s(60));
+    let address = line.split_whitespace().nth(7).unwrap().trim_end_matches(';');
+    let peer = format!("near={address}");
+    let far = ["probe", "baton-tiny", "--name", "far", "--peer", &peer, "--out", a_name];
+    let text = good(&[&far[..], &base].concat());
+    assert!(text.contains(&format!("| near | {address} | ")), "{text}");
+    door.signal(libc::SIGINT);
+    door.ends_well(s(10));
+    let probed: Value = serde_json::from_slice(&std::fs::read(&a).unwrap()).unwrap();
+    let path = &probed["paths"][0];
+    let rates = ["bytes_per_s", "back_bytes_per_s", "round_trip_s", "measured_at"];
+    assert!(rates.iter().all(|rate| path[rate].as_f64().unwrap() > 0.0), "{path}");
+    // Kept, and so known without the other end.
+    let again = good(&[&far[..], &base].concat());
+    assert!(again.contains(&format!("| near | {address} | ")), "{again}");
+
+    let nodes = ["--node", a_name, "--node", b_name, "--layers", "far:0-3,near:4-7"];
+    let plan = [&["plan", "baton-tiny"], &nodes[..], &base].concat();
+    let told: Value = serde_json::from_str(&good(&[&plan[..], &["--json"]].concat())).unwrap();
+    assert_eq!(told["ranks"][0]["next"][0], address, "{told}");
+    let commands = good(&[&plan[..], &["--dry-run"]].concat());
+    let stage = "near: baton stage baton-tiny --rank 1 --layout 0:4,4:8 --device cpu --threads 1";
+    assert!(commands.lines().any(|line| line.starts_with(stage)), "{commands}");
+    let none = [&plan[..], &["--link", "far:near=none"]].concat();
+    assert!(bad(&none).contains("far does not reach near"));
+    // A server holds what it does against the plan.
+    let file = scratch("link-plan.json");
+    std::fs::write(&file, told.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let serve = ["serve", "baton-tiny", "--port", "0", "--plan", file];
+    let other = bad(&[&serve[..], &base, &["--layout", "0:8"]].concat());
+    assert!(other.contains("--plan: of the layout 0:4,4:8, not of 0:8"), "{other}");
+    let mut server = Baton::start([&serve[..], &base].concat());
+    server.log.wait("layout 0:4,4:8", s(60));
+    server.signal(libc::SIGINT);
+    server.ends_well(s(30));
 }
 
 #[test]
