@@ -16,6 +16,7 @@ use crate::Backend;
 
 mod attention;
 mod chains;
+mod fused;
 mod heads;
 mod input;
 mod linear;
@@ -302,6 +303,8 @@ mod tests {
             Defect::BatchOrder,
             Defect::StaleRow,
             Defect::OffsetsApart,
+            Defect::UnnormedRows,
+            Defect::SwappedGate,
         ] {
             let scalar = Scalar::with_defect(Arith::Two, defect);
             let report = suite(&scalar, Level::Quick, true, LINEARS..LINEARS + 1);

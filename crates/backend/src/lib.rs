@@ -52,6 +52,18 @@ pub struct RowMap {
     pub tables: Vec<Arc<[u32]>>,
 }
 
+/// Rows that are normed on their way into a projection.
+pub struct Normed<'a, B: Backend + ?Sized> {
+    /// The rows.
+    pub x: &'a B::Rows,
+    /// The norm's weights.
+    pub w: &'a B::Vector,
+    /// Its epsilon.
+    pub eps: f32,
+    /// Where the normed rows go.
+    pub n: &'a mut B::Rows,
+}
+
 /// What a device refuses. Bugs of ours assert instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -201,6 +213,32 @@ pub trait Backend: Send + Sync + 'static {
         weights: &[&Self::Linear],
         outs: &mut [&mut Self::Rows],
     );
+    /// [`Backend::rms_norm`] of the first `rows` rows, then [`Backend::project`] of what it gives: a
+    /// device may do them at once.
+    fn norm_project(
+        &self,
+        from: Normed<'_, Self>,
+        rows: usize,
+        weights: &[&Self::Linear],
+        outs: &mut [&mut Self::Rows],
+    ) {
+        let Normed { x, w, eps, n } = from;
+        self.rms_norm(x, w, eps, rows, n);
+        self.project(n, rows, weights, outs);
+    }
+    /// [`Backend::norm_project`] to a gate and a factor of it, in this order, then
+    /// [`Backend::silu_mul`] of both to `out`.
+    fn norm_gated(
+        &self,
+        from: Normed<'_, Self>,
+        rows: usize,
+        weights: [&Self::Linear; 2],
+        [gate, up]: [&mut Self::Rows; 2],
+        out: &mut Self::Rows,
+    ) {
+        self.norm_project(from, rows, &weights, &mut [&mut *gate, &mut *up]);
+        self.silu_mul(gate, up, rows, out);
+    }
     /// Rotates the first `rope.dims` dims of each of `heads` heads of `dim` values, in place.
     fn rope(&self, x: &mut Self::Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows);
     /// Stores the keys and values of every row of the round (all rows, before any attention of

@@ -13,7 +13,7 @@ use arith::linear::{Groups, linear_share};
 use arith::norm::rms_norm;
 use arith::rope::{Pairing, RopeRows, rotate};
 
-use crate::{Backend, BackendError, RowAt, RowMap, Walk};
+use crate::{Backend, BackendError, Normed, RowAt, RowMap, Walk};
 
 mod defect;
 mod planted;
@@ -287,6 +287,34 @@ impl Backend for Scalar {
                     }
                 }
             }
+        }
+    }
+
+    fn norm_project(
+        &self,
+        from: Normed<'_, Self>,
+        rows: usize,
+        weights: &[&Linear],
+        outs: &mut [&mut Rows],
+    ) {
+        let Normed { x, w, eps, n } = from;
+        self.rms_norm(x, w, eps, rows, n);
+        let n = if self.has(Defect::UnnormedRows) { x } else { n };
+        self.project(n, rows, weights, outs);
+    }
+
+    fn norm_gated(
+        &self,
+        from: Normed<'_, Self>,
+        rows: usize,
+        weights: [&Linear; 2],
+        [gate, up]: [&mut Rows; 2],
+        out: &mut Rows,
+    ) {
+        self.norm_project(from, rows, &weights, &mut [&mut *gate, &mut *up]);
+        match self.has(Defect::SwappedGate) {
+            true => self.silu_mul(up, gate, rows, out),
+            false => self.silu_mul(gate, up, rows, out),
         }
     }
 

@@ -89,18 +89,24 @@ pub(crate) fn silu_mul(
     assert!(rows <= gate.rows_max && rows <= up.rows_max && rows <= out.rows_max);
     let cells = Cells::new(&mut out.data);
     for_rows(pool, rows, width, |r| {
-        // SAFETY: one job has each row; the level says that the CPU has the features.
-        unsafe {
-            let out = row_of(&cells, r, width);
-            match level {
-                Level::Scalar => silu_mul_f32_scalar(gate.row(r), up.row(r), out),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => silu_mul_f32_avx512(gate.row(r), up.row(r), out),
-                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-                _ => wide::silu_mul_f32_vector(gate.row(r), up.row(r), out),
-            }
-        }
+        // SAFETY: one job has each row.
+        let out = unsafe { row_of(&cells, r, width) };
+        silu_mul_values(level, gate.row(r), up.row(r), out);
     });
+}
+
+/// Some values of a row of [`silu_mul`].
+pub(crate) fn silu_mul_values(level: Level, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    // SAFETY: the level says that the CPU has the features.
+    unsafe {
+        match level {
+            Level::Scalar => silu_mul_f32_scalar(gate, up, out),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => silu_mul_f32_avx512(gate, up, out),
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+            _ => wide::silu_mul_f32_vector(gate, up, out),
+        }
+    }
 }
 
 /// Sixteen values a step, the last step by mask.

@@ -4,6 +4,7 @@
 //! Weights are packed at load ([`Linear`]); an op is cut by its shape alone into jobs that the
 //! crate's own thread pool claims. After its first call at a size an op allocates nothing.
 
+mod arena;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod attention_avx512;
@@ -83,7 +84,9 @@ mod walk;
 use arith::base::Arith;
 use arith::format::{Matrix, read_float};
 use arith::linear::Groups;
-use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
+use backend::{
+    Backend, BackendError, Gdn, Heads, KvDtype, Normed, Pairing, RopeRows, RowMap, Walk,
+};
 
 pub use kv::Kv;
 pub use limits::{Limits, limits, limits_by};
@@ -92,6 +95,7 @@ pub use pack::Linear;
 pub use rows::Rows;
 pub use state::{State, TAPS_MAX};
 
+use arena::Arena;
 #[cfg(target_arch = "x86_64")]
 use lanes_avx2 as lanes;
 #[cfg(target_arch = "aarch64")]
@@ -250,6 +254,7 @@ impl Level {
 /// The CPU of this machine.
 pub struct Cpu {
     pool: Pool,
+    arena: Arena,
     level: Level,
     arith: Arith,
     device: String,
@@ -285,7 +290,11 @@ impl Cpu {
         let pool =
             Pool::new(threads).map_err(|e| refused(format!("{threads} started"), e.to_string()))?;
         let device = format!("{name}, {threads} threads, {}", level.name());
-        Ok(Self { pool, level, arith, device })
+        Ok(Self { pool, arena: Arena::default(), level, arith, device })
+    }
+
+    fn how(&self) -> (Level, Arith) {
+        (self.level, self.arith)
     }
 
     /// Threads that compute.
@@ -344,7 +353,7 @@ impl Backend for Cpu {
     }
 
     fn linear_share(&self, matrix: &Matrix<'_>, groups: Groups) -> Result<Linear, BackendError> {
-        Linear::pack(&self.pool, &self.device, matrix, groups)
+        Linear::pack((&self.pool, &self.arena), &self.device, matrix, groups)
     }
 
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Vec<f32>, BackendError> {
@@ -395,7 +404,32 @@ impl Backend for Cpu {
     }
 
     fn project(&self, x: &Rows, rows: usize, weights: &[&Linear], outs: &mut [&mut Rows]) {
-        project::project(&self.pool, (self.level, self.arith), x, rows, weights, outs);
+        project::project(&self.pool, self.how(), x, rows, weights, outs);
+    }
+
+    fn norm_project(
+        &self,
+        from: Normed<'_, Self>,
+        rows: usize,
+        weights: &[&Linear],
+        outs: &mut [&mut Rows],
+    ) {
+        let Normed { x, w, eps, n } = from;
+        let from = project::Normed { x, w, eps, n };
+        project::norm_project((&self.pool, self.how()), from, rows, weights, outs);
+    }
+
+    fn norm_gated(
+        &self,
+        from: Normed<'_, Self>,
+        rows: usize,
+        weights: [&Linear; 2],
+        outs: [&mut Rows; 2],
+        out: &mut Rows,
+    ) {
+        let Normed { x, w, eps, n } = from;
+        let from = project::Normed { x, w, eps, n };
+        project::norm_gated((&self.pool, self.how()), from, rows, weights, outs, out);
     }
 
     fn rope(&self, x: &mut Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {

@@ -3,6 +3,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use crate::memory::Floats;
+
 /// Bytes that are read: many times what caches hold.
 const READ_BYTES: usize = 512 << 20;
 /// Passes over them; the fastest counts.
@@ -54,13 +56,16 @@ fn seconds(threads: usize, clock: &dyn Fn() -> f64, work: impl Fn(usize) + Sync)
 }
 
 fn read(threads: usize, clock: &dyn Fn() -> f64) -> f64 {
-    let words: Vec<u64> = (0..READ_BYTES as u64 / 8).collect();
-    let parts: Vec<&[u64]> = words.chunks(words.len().div_ceil(threads)).collect();
+    // In huge pages, as weights lie.
+    let mut words = Floats::zeros(READ_BYTES / size_of::<f32>());
+    words.iter_mut().enumerate().for_each(|(i, word)| *word = f32::from_bits(i as u32));
+    let parts: Vec<&[f32]> = words.chunks(words.len().div_ceil(threads)).collect();
     let pass = |thread: usize| {
         let Some(part) = parts.get(thread) else { return };
-        let mut sums = [0_u64; 16];
+        let mut sums = [0_u32; 32];
         for block in part.chunks_exact(sums.len()) {
-            sums.iter_mut().zip(block).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+            let words = sums.iter_mut().zip(block);
+            words.for_each(|(sum, word)| *sum = sum.wrapping_add(word.to_bits()));
         }
         black_box(sums);
     };

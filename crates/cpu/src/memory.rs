@@ -1,15 +1,13 @@
-//! Memory for packed weights, and the question how much is free before any is taken.
+//! Memory for states, and the question how much is free before any is taken.
 
-use std::alloc::{self, Layout};
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 
 use backend::BackendError;
 
 /// Buffers of this size or more ask for huge pages and are aligned to one.
-const HUGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
 /// Alignment of the rest: a cache line.
-const LINE_BYTES: usize = 64;
+pub(crate) const LINE_BYTES: usize = 64;
 
 /// Bytes that the system can give without swapping; `None` where it doesn't say.
 pub fn free_bytes() -> Option<u64> {
@@ -35,7 +33,7 @@ pub(crate) fn check(device: &str, what: &str, need: u128) -> Result<(), BackendE
     }
 }
 
-fn out_of_memory(device: &str, what: &str, need: u128, free_bytes: u64) -> BackendError {
+pub(crate) fn out_of_memory(device: &str, what: &str, need: u128, free_bytes: u64) -> BackendError {
     BackendError::OutOfMemory {
         device: device.to_owned(),
         what: what.to_owned(),
@@ -80,7 +78,7 @@ impl DerefMut for Floats {
 }
 
 /// Asks for huge pages from `start` on, which is aligned to one; a refusal costs speed only.
-fn advise(start: *const u8, bytes: usize) {
+pub(crate) fn advise(start: *const u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     // SAFETY: the advice changes no contents, whatever the range.
     unsafe {
@@ -88,84 +86,6 @@ fn advise(start: *const u8, bytes: usize) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (start, bytes);
-}
-
-/// Bytes of packed weights, aligned to a cache line or a huge page.
-pub(crate) struct Buffer {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: the buffer owns its bytes and hands them out by the rules of `&` and `&mut`.
-unsafe impl Send for Buffer {}
-// SAFETY: as above; nothing inside is mutable through `&`.
-unsafe impl Sync for Buffer {}
-
-impl Buffer {
-    /// `bytes` bytes, filled by `fill(part, bytes of the part)` for each of the equal `parts`;
-    /// `run` calls its argument for every part, on any thread. Parts come zeroed.
-    pub(crate) fn filled(
-        device: &str,
-        what: &str,
-        part_bytes: usize,
-        parts: usize,
-        run: impl FnOnce(usize, &(dyn Fn(usize) + Sync)),
-        fill: &(dyn Fn(usize, &mut [u8]) + Sync),
-    ) -> Result<Self, BackendError> {
-        let need = part_bytes as u128 * parts as u128;
-        check(device, what, need)?;
-        let bytes = part_bytes * parts;
-        let align = if bytes >= HUGE_BYTES { HUGE_BYTES } else { LINE_BYTES };
-        let refused = || out_of_memory(device, what, need, free_bytes().unwrap_or(0));
-        let layout =
-            Layout::from_size_align(bytes.max(LINE_BYTES), align).map_err(|_| refused())?;
-        // SAFETY: the layout's size isn't zero.
-        let start = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or_else(refused)?;
-        let buffer = Self { start, layout };
-        if layout.size() >= HUGE_BYTES {
-            advise(start.as_ptr(), layout.size());
-        }
-        let base = Parts(start.as_ptr());
-        run(parts, &|part| {
-            assert!(part < parts);
-            // SAFETY: part `part` lies inside the allocation and each is filled by one call, so
-            // the slice is exclusive; it is zeroed before it is a slice.
-            let slice = unsafe {
-                let at = base.at(part * part_bytes);
-                at.write_bytes(0, part_bytes);
-                std::slice::from_raw_parts_mut(at, part_bytes)
-            };
-            fill(part, slice);
-        });
-        Ok(buffer)
-    }
-
-    /// The bytes, tail of a small buffer excluded by the callers' own lengths.
-    pub(crate) fn start(&self) -> *const u8 {
-        self.start.as_ptr()
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `filled` with this layout.
-        unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
-/// The start of a buffer under construction.
-struct Parts(*mut u8);
-
-// SAFETY: the threads that share it write disjoint parts.
-unsafe impl Sync for Parts {}
-
-impl Parts {
-    /// # Safety
-    /// `offset` must lie inside the allocation.
-    unsafe fn at(&self, offset: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.add(offset) }
-    }
 }
 
 #[cfg(test)]
@@ -195,18 +115,5 @@ mod tests {
             assert!(floats.as_ptr().addr().is_multiple_of(align) && floats.len() == len);
             assert_eq!(floats.iter().sum::<f32>(), 1.0);
         }
-    }
-
-    #[test]
-    fn a_buffer_holds_what_its_parts_were_filled_with() {
-        let serial = |n: usize, f: &(dyn Fn(usize) + Sync)| (0..n).for_each(f);
-        let fill = |part: usize, bytes: &mut [u8]| {
-            assert!(bytes.iter().all(|&b| b == 0));
-            bytes.fill(part as u8);
-        };
-        let buffer = Buffer::filled("cpu", "test", 1000, 3000, serial, &fill).unwrap();
-        // SAFETY: 3,000 parts of 1,000 bytes were filled.
-        let bytes = unsafe { std::slice::from_raw_parts(buffer.start(), 3_000_000) };
-        assert!(bytes.iter().enumerate().all(|(i, &b)| b == (i / 1000) as u8));
     }
 }

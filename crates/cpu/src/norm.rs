@@ -23,16 +23,19 @@ pub(crate) fn rms_norm(
     assert!(rows <= x.rows_max && rows <= out.rows_max, "{rows} rows of {x:?} to {out:?}");
     let cells = Cells::new(&mut out.data);
     for_rows(pool, rows, width, |r| {
-        // SAFETY: one job has each row; the level says that the CPU has the features.
-        unsafe {
-            let out = cells.slice(r * width, width);
-            match level {
-                Level::Scalar => norm_f32_scalar(x.row(r), w, eps, out),
-                #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-                _ => wide::norm_f32_vector(x.row(r), w, eps, out),
-            }
-        }
+        // SAFETY: one job has each row.
+        norm_row(level, x.row(r), w, eps, unsafe { cells.slice(r * width, width) });
     });
+}
+
+/// One row of [`rms_norm`].
+pub(crate) fn norm_row(level: Level, x: &[f32], w: &[f32], eps: f32, out: &mut [f32]) {
+    match level {
+        Level::Scalar => norm_f32_scalar(x, w, eps, out),
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        // SAFETY: the level says that the CPU has the features.
+        _ => unsafe { wide::norm_f32_vector(x, w, eps, out) },
+    }
 }
 
 /// Norms every head of `w.len()` values in place.

@@ -10,8 +10,8 @@ use arith::format::{Format, Matrix, read_block, read_float};
 use arith::linear::Groups;
 use backend::BackendError;
 
+use crate::arena::{Arena, Buffer};
 use crate::layout::{BLOCK_MAX, Layout};
-use crate::memory::Buffer;
 use crate::pool::Pool;
 #[cfg(target_arch = "x86_64")]
 use crate::vector_avx512::Steps;
@@ -48,7 +48,7 @@ pub struct Linear {
 impl Linear {
     /// Packs `matrix`, which holds the groups `groups` of K, its panels spread over the pool.
     pub(crate) fn pack(
-        pool: &Pool,
+        (pool, arena): (&Pool, &Arena),
         device: &str,
         matrix: &Matrix<'_>,
         groups: Groups,
@@ -86,7 +86,7 @@ impl Linear {
                 pack_blocks(matrix, panel, bytes);
             }
         };
-        let buffer = Buffer::filled(device, &what, panel_bytes, panels, run, &fill)?;
+        let buffer = Buffer::filled(arena, (device, &what), (panel_bytes, panels), run, &fill)?;
         Ok(Self {
             format,
             outputs: matrix.rows,
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_packed_matrix_holds_the_codes_of_its_blocks() {
-        let pool = Pool::new(2).unwrap();
+        let (pool, arena) = (Pool::new(2).unwrap(), Arena::default());
         for format in Format::plain_all().chain(Format::mlx_all()).filter(|f| !f.is_float()) {
             let layout = Layout::of(format);
             let places = layout.places();
@@ -240,7 +240,7 @@ mod tests {
             let n = rows * 2 * format.unit_bytes();
             let bytes: Vec<u8> = (0..n).map(|i| (i * i / 7) as u8 & 0x3f).collect();
             let matrix = Matrix { format, rows, cols, bytes: &bytes };
-            let packed = Linear::pack(&pool, "cpu", &matrix, Groups::of(cols)).unwrap();
+            let packed = Linear::pack((&pool, &arena), "cpu", &matrix, Groups::of(cols)).unwrap();
             let mut w = vec![0; layout.block];
             for (row, b) in (0..16).flat_map(|row| (0..2 * layout.blocks).map(move |b| (row, b))) {
                 let record =

@@ -6,10 +6,12 @@ use std::ops::Range;
 use arith::base::{Arith, SLICE_VALUES};
 
 use crate::Level;
+use crate::elementwise::{silu_mul, silu_mul_values};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use crate::floats_vector;
 #[cfg(target_arch = "aarch64")]
 use crate::linear_neon;
+use crate::norm::norm_row;
 use crate::pack::{LANES, Linear};
 use crate::pool::Pool;
 use crate::quantise::Activations;
@@ -105,11 +107,21 @@ impl<'a> Outputs<'a> {
 }
 
 /// The cut of one matrix's work: columns of panels by blocks of rows.
+#[derive(PartialEq, Eq)]
 struct Cut {
     panels: usize,
     columns: usize,
     rows: usize,
     jobs: usize,
+}
+
+impl Cut {
+    /// Panels and rows of job `index`, of all there are.
+    fn part(&self, index: usize, (panels, rows): (usize, usize)) -> (Range<usize>, Range<usize>) {
+        let (block, column) = (index / self.columns, index % self.columns);
+        let (first, row) = (column * self.panels, block * self.rows);
+        (first..panels.min(first + self.panels), row..rows.min(row + self.rows))
+    }
 }
 
 /// The cut depends on the shape and on how many panels the kernels take at once.
@@ -140,6 +152,104 @@ pub(crate) fn project(
     weights: &[&Linear],
     outs: &mut [&mut Rows],
 ) {
+    check(x, rows, weights, outs);
+    if rows == 0 {
+        return;
+    }
+    quantise((pool, how), (rows, x.width), |r| x.row(r), weights);
+    multiply_all((pool, how), x, rows, weights, outs);
+}
+
+/// The norm of [`norm_project`]: rows, weights, epsilon and where normed rows go.
+pub(crate) struct Normed<'a> {
+    pub(crate) x: &'a Rows,
+    pub(crate) w: &'a [f32],
+    pub(crate) eps: f32,
+    pub(crate) n: &'a mut Rows,
+}
+
+impl<'a> Normed<'a> {
+    /// The normed rows, each quantised by the thread that normed it.
+    fn quantise(self, on: (&Pool, (Level, Arith)), rows: usize, weights: &[&Linear]) -> &'a Rows {
+        let Self { x, w, eps, n } = self;
+        let width = x.width;
+        assert!(w.len() == width && n.width == width, "{x:?} by {} weights to {n:?}", w.len());
+        assert!(rows <= x.rows_max, "{rows} rows of {x:?}");
+        let cells = Cells::new(&mut n.data);
+        let normed = |r: usize| {
+            // SAFETY: one job has each row.
+            let out = unsafe { cells.slice(r * width, width) };
+            norm_row(on.1.0, x.row(r), w, eps, out);
+            &*out
+        };
+        quantise(on, (rows, width), normed, weights);
+        n
+    }
+}
+
+/// [`project`] of normed rows.
+pub(crate) fn norm_project(
+    on: (&Pool, (Level, Arith)),
+    from: Normed<'_>,
+    rows: usize,
+    weights: &[&Linear],
+    outs: &mut [&mut Rows],
+) {
+    check(from.n, rows, weights, outs);
+    if rows == 0 {
+        return;
+    }
+    let x = from.quantise(on, rows, weights);
+    multiply_all(on, x, rows, weights, outs);
+}
+
+/// [`norm_project`] to a gate and a factor, and silu and product of both, each job those of the
+/// outputs that it has computed.
+pub(crate) fn norm_gated(
+    on: (&Pool, (Level, Arith)),
+    from: Normed<'_>,
+    rows: usize,
+    weights: [&Linear; 2],
+    outs: [&mut Rows; 2],
+    out: &mut Rows,
+) {
+    let (pool, how) = on;
+    let cuts = weights.map(|w| cut(how, w, rows));
+    let [gate, up] = outs;
+    if cuts[0] != cuts[1] || weights[0].outputs != weights[1].outputs {
+        norm_project(on, from, rows, &weights, &mut [&mut *gate, &mut *up]);
+        return silu_mul(pool, how.0, gate, up, rows, out);
+    }
+    check(from.n, rows, &weights, &[&mut *gate, &mut *up]);
+    let (width, outputs) = (gate.width, weights[0].outputs);
+    assert!(out.width == width && rows <= out.rows_max, "{rows} rows of {gate:?} to {out:?}");
+    if rows == 0 {
+        return;
+    }
+    let x = from.quantise(on, rows, &weights);
+    let ends = [gate, up, out].map(|rows| Outputs { cells: Cells::new(&mut rows.data), width });
+    with_inputs(x, |inputs| {
+        let job = |index: usize| {
+            let (panels, block) = cuts[0].part(index, (weights[0].panels, rows));
+            // SAFETY: jobs are disjoint in panels or rows, and every buffer belongs to one matrix
+            // or to the product.
+            unsafe {
+                for (linear, end) in weights.iter().zip(&ends) {
+                    compute(how, linear, inputs, panels.clone(), block.clone(), end);
+                }
+                let lanes = outputs.min(panels.end * LANES) - panels.start * LANES;
+                for row in block {
+                    let [gate, up, out] =
+                        ends.each_ref().map(|end| end.panel(row, panels.start, lanes));
+                    silu_mul_values(how.0, gate, up, out);
+                }
+            }
+        };
+        run(pool, (&weights, rows), cuts[0].jobs, &job);
+    });
+}
+
+fn check(x: &Rows, rows: usize, weights: &[&Linear], outs: &[&mut Rows]) {
     assert_eq!(weights.len(), outs.len(), "a buffer a matrix");
     assert!(rows <= x.rows_max, "{rows} rows of {x:?}");
     for (w, out) in weights.iter().zip(outs.iter()) {
@@ -147,37 +257,54 @@ pub(crate) fn project(
         assert_eq!(w.outputs, out.width, "outputs of the matrix and width of its buffer");
         assert!(rows <= out.rows_max, "{rows} rows of {out:?}");
     }
-    if rows == 0 {
-        return;
-    }
-    let (level, arith) = how;
+}
+
+/// Quantises the first `rows` rows for `weights`; `row` gives a row of `cols` values.
+fn quantise<'x>(
+    (pool, (level, arith)): (&Pool, (Level, Arith)),
+    (rows, cols): (usize, usize),
+    row: impl Fn(usize) -> &'x [f32] + Sync,
+    weights: &[&Linear],
+) {
+    let (on, size) = ((pool, level), (rows, cols));
     let blocks = weights.iter().filter(|w| !w.format.is_float());
-    ACTIVATIONS.with_borrow_mut(|(a16, a8)| {
-        match arith {
-            Arith::One => {
-                a16.fill(pool, level, x, rows, blocks.map(|w| w.format.block_values()));
+    ACTIVATIONS.with_borrow_mut(|(a16, a8)| match arith {
+        Arith::One => a16.fill(on, size, row, blocks.map(|w| w.format.block_values())),
+        Arith::Two => {
+            let mut blocks = blocks.peekable();
+            if blocks.peek().is_some() {
+                let biased = blocks.any(|w| multiplies_biased(level, w, rows));
+                a8.fill(on, size, &row, biased);
             }
-            Arith::Two => {
-                let mut blocks = blocks.peekable();
-                if blocks.peek().is_some() {
-                    let biased = blocks.any(|w| multiplies_biased(level, w, rows));
-                    a8.fill(pool, level, x, rows, biased);
-                }
-                if weights.iter().any(|w| w.format.is_float()) {
-                    a16.fill(pool, level, x, rows, std::iter::empty());
-                }
+            if weights.iter().any(|w| w.format.is_float()) {
+                a16.fill(on, size, &row, std::iter::empty());
             }
         }
-        let inputs = Inputs { x, a16, a8 };
+    });
+}
+
+/// Calls `then` with rows that have just been quantised.
+fn with_inputs(x: &Rows, then: impl FnOnce(&Inputs<'_>)) {
+    ACTIVATIONS.with_borrow(|(a16, a8)| then(&Inputs { x, a16, a8 }));
+}
+
+/// Products of quantised rows with all matrices, some at a time.
+fn multiply_all(
+    on: (&Pool, (Level, Arith)),
+    x: &Rows,
+    rows: usize,
+    weights: &[&Linear],
+    outs: &mut [&mut Rows],
+) {
+    with_inputs(x, |inputs| {
         for (weights, outs) in weights.chunks(MATRICES).zip(outs.chunks_mut(MATRICES)) {
-            multiply(pool, how, &inputs, rows, weights, outs);
+            multiply(on, inputs, rows, weights, outs);
         }
     });
 }
 
 fn multiply(
-    pool: &Pool,
-    how: (Level, Arith),
+    (pool, how): (&Pool, (Level, Arith)),
     inputs: &Inputs<'_>,
     rows: usize,
     weights: &[&Linear],
@@ -192,10 +319,7 @@ fn multiply(
         for (linear, out) in weights.iter().zip(cells.iter().flatten()) {
             let cut = cut(how, linear, rows);
             if index < cut.jobs {
-                let (block, column) = (index / cut.columns, index % cut.columns);
-                let first = column * cut.panels;
-                let panels = first..linear.panels.min(first + cut.panels);
-                let rows = block * cut.rows..rows.min((block + 1) * cut.rows);
+                let (panels, rows) = cut.part(index, (linear.panels, rows));
                 // SAFETY: the jobs of a matrix are disjoint in panels or rows, and every buffer
                 // belongs to one matrix.
                 unsafe { compute(how, linear, inputs, panels, rows, out) };
@@ -205,11 +329,21 @@ fn multiply(
         }
     };
     let jobs = weights.iter().map(|w| cut(how, w, rows).jobs).sum();
+    run(pool, (weights, rows), jobs, &job);
+}
+
+/// Runs all jobs, on the pool if they have enough to do.
+fn run(
+    pool: &Pool,
+    (weights, rows): (&[&Linear], usize),
+    jobs: usize,
+    job: &(impl Fn(usize) + Sync),
+) {
     let macs: usize = weights.iter().map(|w| w.panels * LANES * w.cols * rows).sum();
     if macs < POOL_MACS {
         (0..jobs).for_each(job);
     } else {
-        pool.run(jobs, &job);
+        pool.run(jobs, job);
     }
 }
 

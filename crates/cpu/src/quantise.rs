@@ -6,7 +6,7 @@ use crate::Level;
 use crate::layout::{BLOCK_MAX, BLOCK_MIN};
 use crate::pool::Pool;
 use crate::quantise_a8::{TURN, place};
-use crate::rows::{Cells, Rows, for_rows};
+use crate::rows::{Cells, for_rows};
 
 /// A row at or above this amax (2^60), or one that isn't finite, is spoilt.
 const SPOILT_BITS: u32 = 0x5d80_0000;
@@ -56,17 +56,15 @@ pub(crate) fn grow<T: Clone + Default>(v: &mut Vec<T>, len: usize) {
 }
 
 impl Activations {
-    /// Tests the first `rows` rows of `x` and quantises them, with the sums of blocks of all
-    /// `lengths`, unless there are none.
-    pub(crate) fn fill(
+    /// Tests the first `rows` rows and quantises them, with the sums of blocks of all `lengths`,
+    /// unless there are none. `row` gives a row of `cols` values and is called once for each.
+    pub(crate) fn fill<'x>(
         &mut self,
-        pool: &Pool,
-        level: Level,
-        x: &Rows,
-        rows: usize,
+        (pool, level): (&Pool, Level),
+        (rows, cols): (usize, usize),
+        row: impl Fn(usize) -> &'x [f32] + Sync,
         lengths: impl Iterator<Item = usize>,
     ) {
-        let cols = x.width;
         let slices = cols.div_ceil(SLICE_VALUES);
         (self.cols, self.slices) = (cols, slices);
         grow(&mut self.spoilt, rows);
@@ -93,8 +91,8 @@ impl Activations {
             .sums
             .each_mut()
             .map(|sums| (sums.blocks, Cells::new(&mut sums.i32), Cells::new(&mut sums.f32)));
-        let row = |r: usize| {
-            let x = x.row(r);
+        let quantised = |r: usize| {
+            let x = row(r);
             // SAFETY: each row's ranges are disjoint and one job has each row.
             let spoilt = unsafe { &mut spoilt.slice(r, 1)[0] };
             *spoilt = is_spoilt(x);
@@ -114,7 +112,7 @@ impl Activations {
             };
             quantise_row(level, x, *spoilt, parts);
         };
-        for_rows(pool, rows, cols, row);
+        for_rows(pool, rows, cols, quantised);
     }
 
     /// The sums of blocks of `block` values, one of the lengths that [`Activations::fill`] got.

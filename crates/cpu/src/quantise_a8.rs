@@ -9,7 +9,7 @@ use crate::Level;
 use crate::layout::BLOCK_MIN;
 use crate::pool::Pool;
 use crate::quantise::{Sums, ZERO_BITS, amax_bits, grow, is_spoilt, round_even};
-use crate::rows::{Cells, Rows, for_rows};
+use crate::rows::{Cells, for_rows};
 
 /// Shortest pieces: those of weight blocks of 16.
 const SHORT: usize = BLOCK_MIN;
@@ -51,9 +51,15 @@ struct Parts<'a> {
 }
 
 impl ActivationsA8 {
-    /// Tests and quantises the first `rows` rows of `x`, also with a bias where `biased`.
-    pub(crate) fn fill(&mut self, pool: &Pool, level: Level, x: &Rows, rows: usize, biased: bool) {
-        let cols = x.width;
+    /// Tests and quantises the first `rows` rows, also with a bias where `biased`. `row` gives a
+    /// row of `cols` values and is called once for each.
+    pub(crate) fn fill<'x>(
+        &mut self,
+        (pool, level): (&Pool, Level),
+        (rows, cols): (usize, usize),
+        row: impl Fn(usize) -> &'x [f32] + Sync,
+        biased: bool,
+    ) {
         assert!(cols.is_multiple_of(BLOCK_VALUES), "{cols} values in blocks of {BLOCK_VALUES}");
         let blocks = cols / BLOCK_VALUES;
         self.cols = cols;
@@ -87,12 +93,13 @@ impl ActivationsA8 {
                 };
                 (parts, &mut spoilt.slice(r, 1)[0])
             };
-            *spoilt = is_spoilt(x.row(r));
+            let x = row(r);
+            *spoilt = is_spoilt(x);
             if *spoilt {
                 // Kernels may read what was there; what they make of it is not written.
                 return;
             }
-            quantise_row(level, x.row(r), parts);
+            quantise_row(level, x, parts);
         });
     }
 

@@ -9,7 +9,7 @@ use arith::rope::{Pairing, RopeRows};
 
 use super::Checks;
 use super::input::{self, Kind, Noise};
-use crate::{Backend, BackendError, Gdn, RowAt, RowMap, Walk};
+use crate::{Backend, BackendError, Gdn, Normed, RowAt, RowMap, Walk};
 
 const HIDDEN: usize = 256;
 const WIDE: usize = 512;
@@ -43,6 +43,24 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
             }
         }
     }
+}
+
+/// [`Backend::norm_project`], in `steps` by the ops that it is made of.
+fn norm_project<B: Backend>(
+    backend: &B,
+    steps: bool,
+    from: Normed<'_, B>,
+    rows: usize,
+    weights: &[&B::Linear],
+    outs: &mut [&mut B::Rows],
+) {
+    if !steps {
+        return backend.norm_project(from, rows, weights, outs);
+    }
+    let Normed { x, w, eps, n } = from;
+    backend.rms_norm(x, w, eps, rows, n);
+    backend.download(n, 0, &mut [0.0; HIDDEN]);
+    backend.project(n, rows, weights, outs);
 }
 
 /// Both layers' weights and all that they write.
@@ -170,11 +188,10 @@ impl<'a, B: Backend> Chain<'a, B> {
         walks.retain(|walk| !walk.rows.is_empty());
         let backend = self.backend;
         let [x, n, _] = &mut self.x;
-        backend.rms_norm(x, &self.norm, EPS, rows, n);
-        self.step();
         let [m, z, b, a, ..] = &mut self.gdn;
         let weights: Vec<&B::Linear> = self.recurrent[0].iter().collect();
-        backend.project(&self.x[1], rows, &weights, &mut [m, z, b, a]);
+        let from = Normed { x, w: &self.norm, eps: EPS, n };
+        norm_project(backend, self.steps, from, rows, &weights, &mut [m, z, b, a]);
         self.step();
         let [_, _, b, a, gates, ..] = &mut self.gdn;
         backend.gates(b, a, &self.bias, &self.bias, rows, gates);
@@ -201,11 +218,10 @@ impl<'a, B: Backend> Chain<'a, B> {
             RowMap { rows: positions.iter().map(at).collect(), tables: vec![[2, 0, 1].into()] };
         let rope = RopeRows::new(1e4, 32, &positions);
         let [x, n, _] = &mut self.x;
-        backend.rms_norm(x, &self.norm, EPS, rows, n);
-        self.step();
         let [q, gate, k, v, _] = &mut self.heads;
         let weights: Vec<&B::Linear> = self.attention[0].iter().collect();
-        backend.project(&self.x[1], rows, &weights, &mut [q, gate, k, v]);
+        let from = Normed { x, w: &self.norm, eps: EPS, n };
+        norm_project(backend, self.steps, from, rows, &weights, &mut [q, gate, k, v]);
         self.step();
         for i in [0, 2] {
             backend.head_norm(&mut self.heads[i], &self.head, EPS, rows);
@@ -233,14 +249,16 @@ impl<'a, B: Backend> Chain<'a, B> {
         if self.steps {
             backend.download(x, 0, &mut [0.0; HIDDEN]);
         }
-        backend.rms_norm(x, &self.norm, EPS, rows, n);
-        backend.project(n, rows, &[&weights[2][0], &weights[2][1]], &mut [gate, up]);
+        let into = [&weights[2][0], &weights[2][1]];
         if self.steps {
+            backend.rms_norm(x, &self.norm, EPS, rows, n);
+            backend.project(n, rows, &into, &mut [&mut *gate, &mut *up]);
             backend.download(x, 0, &mut [0.0; HIDDEN]);
-        }
-        backend.silu_mul(gate, up, rows, act);
-        if self.steps {
+            backend.silu_mul(gate, up, rows, act);
             backend.download(x, 0, &mut [0.0; HIDDEN]);
+        } else {
+            let from = Normed { x, w: &self.norm, eps: EPS, n };
+            backend.norm_gated(from, rows, into, [gate, up], act);
         }
         backend.project(act, rows, &[&weights[3][0]], &mut [y]);
         backend.add(x, y, rows);

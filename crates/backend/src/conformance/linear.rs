@@ -6,7 +6,7 @@ use arith::linear::{GROUPS, Groups, linear, linear_share};
 
 use super::input::{self, Noise};
 use super::rowwise::{Operand, gather, poisoned, read_back, sweep};
-use super::{Checks, Level, batches, few_batches};
+use super::{Checks, Level, batches, few_batches, fused};
 use crate::Backend;
 
 /// K and the outputs of the matrices that one call projects to.
@@ -85,6 +85,7 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
             project(checks, cols, matrices, &few);
         }
     }
+    fused::run(checks);
     for &(cols, format) in &SHARED {
         let cols = checks.level.pick(cols, 2 * cols);
         [2, 4, 8].into_iter().for_each(|count| shares(checks, format, cols, count));
@@ -97,7 +98,7 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
 }
 
 /// A matrix that owns its bytes.
-struct Stored {
+pub(super) struct Stored {
     format: Format,
     rows: usize,
     cols: usize,
@@ -105,12 +106,12 @@ struct Stored {
 }
 
 impl Stored {
-    fn new(noise: &mut Noise, format: Format, rows: usize, cols: usize) -> Self {
+    pub(super) fn new(noise: &mut Noise, format: Format, rows: usize, cols: usize) -> Self {
         let bytes = input::matrix(noise, format, rows, cols);
         Self { format, rows, cols, bytes }
     }
 
-    fn matrix(&self) -> Matrix<'_> {
+    pub(super) fn matrix(&self) -> Matrix<'_> {
         let Self { format, rows, cols, .. } = *self;
         Matrix { format, rows, cols, bytes: &self.bytes }
     }

@@ -68,6 +68,10 @@ pub enum Defect {
     UnsignedFactor,
     /// Offsets are summed on their own and added at a slice's end.
     OffsetsApart,
+    /// norm_project takes rows as they come.
+    UnnormedRows,
+    /// norm_gated takes silu of the factor.
+    SwappedGate,
     /// MLX scales and biases are exchanged.
     SwappedAffine,
     /// MLX codes end with their byte.
@@ -130,7 +134,7 @@ pub enum Defect {
 
 impl Defect {
     /// Every defect.
-    pub const ALL: [Self; 60] = [
+    pub const ALL: [Self; 62] = [
         Self::DroppedSlice,
         Self::SwappedTree,
         Self::UnfusedDot,
@@ -162,6 +166,8 @@ impl Defect {
         Self::NoFifthBit,
         Self::UnsignedFactor,
         Self::OffsetsApart,
+        Self::UnnormedRows,
+        Self::SwappedGate,
         Self::SwappedAffine,
         Self::CutCode,
         Self::ShiftedRows,

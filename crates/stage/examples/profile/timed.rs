@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use arith::base::Arith;
 use arith::format::Matrix;
-use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
+use backend::{
+    Backend, BackendError, Gdn, Heads, KvDtype, Normed, Pairing, RopeRows, RowMap, Walk,
+};
 
 /// Ops in the order of their calls, with their times.
 pub type Times = Vec<(&'static str, Duration)>;
@@ -106,6 +108,32 @@ impl<B: Backend> Backend for Timed<B> {
         const NAMES: [&str; 5] = ["", "project 1", "project 2", "project 3", "project 4"];
         let name = NAMES.get(weights.len()).unwrap_or(&"project n");
         time(name, || self.0.project(x, rows, weights, outs));
+    }
+
+    fn norm_project(
+        &self,
+        from: Normed<'_, Self>,
+        rows: usize,
+        weights: &[&B::Linear],
+        outs: &mut [&mut B::Rows],
+    ) {
+        let Normed { x, w, eps, n } = from;
+        let from = Normed { x, w, eps, n };
+        let name = if weights.len() == 3 { "norm, qkv" } else { "norm, project 4" };
+        time(name, || self.0.norm_project(from, rows, weights, outs));
+    }
+
+    fn norm_gated(
+        &self,
+        from: Normed<'_, Self>,
+        rows: usize,
+        weights: [&B::Linear; 2],
+        outs: [&mut B::Rows; 2],
+        out: &mut B::Rows,
+    ) {
+        let Normed { x, w, eps, n } = from;
+        let from = Normed { x, w, eps, n };
+        time("norm, gate, up", || self.0.norm_gated(from, rows, weights, outs, out));
     }
 
     fn rope(&self, x: &mut B::Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {

@@ -5,7 +5,7 @@
 //! x = x + O(attention(rope(norm(Q n)), rope(norm(K n)), V n) * sigmoid(Gate n)),  n = rms_norm(x)
 //! ```
 
-use backend::{Backend, BackendError, RopeRows, RowMap};
+use backend::{Backend, BackendError, Normed, RopeRows, RowMap};
 
 use super::division::Division;
 use super::group::{Closing, ClosingRows, Parcel};
@@ -101,15 +101,15 @@ impl<B: Backend> Attention<B> {
         let shape = &division.own;
         let (rows, heads, eps) = (map.rows.len(), shape.heads, shape.eps);
         let Residual { x, n, .. } = residual;
-        backend.rms_norm(x, &self.norm, eps, rows, n);
+        let from = Normed { x, w: &self.norm, eps, n };
         if let (Some(gated), Some(gate)) = (&self.gated, &mut b.gate) {
             let weights = [&self.q, &gated.gate, &self.k, &self.v];
-            backend.project(n, rows, &weights, &mut [&mut b.q, gate, &mut b.k, &mut b.v]);
+            backend.norm_project(from, rows, &weights, &mut [&mut b.q, gate, &mut b.k, &mut b.v]);
             backend.head_norm(&mut b.q, &gated.q_norm, eps, rows);
             backend.head_norm(&mut b.k, &gated.k_norm, eps, rows);
         } else {
             let weights = [&self.q, &self.k, &self.v];
-            backend.project(n, rows, &weights, &mut [&mut b.q, &mut b.k, &mut b.v]);
+            backend.norm_project(from, rows, &weights, &mut [&mut b.q, &mut b.k, &mut b.v]);
         }
         backend.rope(&mut b.q, heads.query, heads.dim, shape.pairing, rope);
         backend.rope(&mut b.k, heads.kv, heads.dim, shape.pairing, rope);

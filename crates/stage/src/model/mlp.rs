@@ -1,6 +1,6 @@
 //! The gated MLP: `x = x + Down(silu(Gate n) * Up n)`, `n = rms_norm(x)`.
 
-use backend::{Backend, BackendError};
+use backend::{Backend, BackendError, Normed};
 
 use super::division::Division;
 use super::group::{Closing, ClosingRows, Parcel};
@@ -63,9 +63,9 @@ impl<B: Backend> Mlp<B> {
         b: &mut MlpRows<B>,
     ) {
         let Residual { x, n, .. } = residual;
-        backend.rms_norm(x, &self.norm, division.whole.eps, rows, n);
-        backend.project(n, rows, &[&self.gate, &self.up], &mut [&mut b.gate, &mut b.up]);
-        backend.silu_mul(&b.gate, &b.up, rows, &mut b.act);
+        let from = Normed { x, w: &self.norm, eps: division.whole.eps, n };
+        let (weights, outs) = ([&self.gate, &self.up], [&mut b.gate, &mut b.up]);
+        backend.norm_gated(from, rows, weights, outs, &mut b.act);
     }
 
     /// Its last projection up to exchange `met`, and the sum once there is none.

@@ -18,7 +18,7 @@
 
 use std::collections::BTreeSet;
 
-use backend::{Backend, BackendError, Walk};
+use backend::{Backend, BackendError, Normed, Walk};
 
 use super::division::Division;
 use super::group::{Closing, ClosingRows, Parcel};
@@ -137,9 +137,9 @@ impl<B: Backend> Recurrent<B> {
     ) {
         let (rows, eps) = (piece.map.rows.len(), division.whole.eps);
         let Residual { x, n, .. } = residual;
-        backend.rms_norm(x, &self.norm, eps, rows, n);
+        let from = Normed { x, w: &self.norm, eps, n };
         let weights = [&self.qkv, &self.z, &self.beta, &self.alpha];
-        backend.project(n, rows, &weights, &mut [&mut b.m, &mut b.z, &mut b.b, &mut b.a]);
+        backend.norm_project(from, rows, &weights, &mut [&mut b.m, &mut b.z, &mut b.b, &mut b.a]);
         backend.gates(&b.b, &b.a, &self.dt_bias, &self.amplitude, rows, &mut b.gates);
         for record in &piece.records {
             let (first, rows) = (record.rows.start, record.rows.len());
