@@ -4,7 +4,8 @@
 //!
 //! For as many threads as there are cores unless told otherwise. With that many a neighbour's fair
 //! share is half of one core: a step that splits evenly would keep 0.5 of its speed, one whose
-//! threads take over from each other more.
+//! threads take over from each other more. A step that keeps less than [`KEPT_MIN`] beside one
+//! neighbour or as many as there are threads fails the program.
 #![allow(clippy::unwrap_used, reason = "a measuring tool")]
 #![allow(dead_code, reason = "the library's own modules, of which this takes a part")]
 
@@ -34,6 +35,9 @@ const NEIGHBOUR: &str = "--be-a-neighbour";
 const SAMPLES: usize = 101;
 /// Turns of a step alone and a step beside a neighbour.
 const TURNS: usize = 5;
+/// What a step must keep of its speed beside neighbours: their fair share leaves it half, and what
+/// is less is a collapse.
+const KEPT_MIN: f64 = 0.35;
 /// How long each of them is measured.
 const TURN: Duration = Duration::from_millis(1500);
 
@@ -50,7 +54,10 @@ fn main() {
     );
     fork_join(threads);
     idle(threads);
-    neighbour(threads);
+    for neighbours in [1, threads] {
+        let kept = neighbour(threads, neighbours);
+        assert!(kept >= KEPT_MIN, "{kept:.2} of the speed: expected {KEPT_MIN} at least");
+    }
 }
 
 /// An index's work.
@@ -162,29 +169,32 @@ impl Step {
     }
 }
 
-/// Steps alone and beside a process that burns a core, in turn.
-fn neighbour(threads: usize) {
+/// Steps alone and beside processes that burn a core each, in turn: what is kept of the speed.
+fn neighbour(threads: usize, neighbours: usize) -> f64 {
     let mut step = Step::new(threads);
     step.mean();
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         alone.push(step.mean());
-        let mut neighbour = start_neighbour();
+        let mut all: Vec<Child> = (0..neighbours).map(|_| start_neighbour()).collect();
         beside.push(step.mean());
         // The end of its input ends it too, should this process be killed.
-        neighbour.kill().unwrap();
-        neighbour.wait().unwrap();
+        for neighbour in &mut all {
+            neighbour.kill().unwrap();
+            neighbour.wait().unwrap();
+        }
     }
     let ((alone, a), (beside, b)) = (median(alone), median(beside));
     println!(
         "linear layers of a decode step, {threads} threads: {:.2} ms +- {:.2} alone, {:.2} +- \
-         {:.2} beside a busy process: {:.2} of the speed",
+         {:.2} beside {neighbours} busy processes: {:.2} of the speed",
         alone * 1e3,
         a * 1e3,
         beside * 1e3,
         b * 1e3,
         alone / beside
     );
+    alone / beside
 }
 
 fn start_neighbour() -> Child {
