@@ -1,4 +1,4 @@
-// Linear layers over one row, for hot forms: each of the four pairs of columns of a product has the
+// Linear layers over one row, for hot forms of blocks of 64: each of the four pairs of columns of a product has the
 // row's planes for one block of every four, so a lane ends up with the dots of its own block alone.
 //
 // A block a multiprocessor goes on from one tile of outputs to the next, or as many tiles at once as
@@ -217,5 +217,3 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Proje
     }
 
 ONE(one_nibbles_bf16_64, KIND_BF16, 6)
-ONE(one_nibbles_f16_32, KIND_F16, 5)
-ONE(one_nibbles_k_32, KIND_K, 5)

@@ -11,7 +11,7 @@ pub struct Defect {
 }
 
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 25] = [
+pub const DEFECTS: [Defect; 26] = [
     defect(
         "another row's scale",
         "few",
@@ -29,6 +29,12 @@ pub const DEFECTS: [Defect; 25] = [
         "one",
         "both[i][0] = __shfl_sync(FULL, dot[set][0], i, 4);",
         "both[i][0] = __shfl_sync(FULL, dot[set][0], 3 - i, 4);",
+    ),
+    defect(
+        "an output of the pair's other tile",
+        "pair",
+        "return (float)(t & 2 ? high : low);",
+        "return (float)(t & 2 ? low : high);",
     ),
     defect(
         "a tile left out of the merge",

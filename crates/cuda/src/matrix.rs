@@ -86,7 +86,7 @@ impl Form {
 
 /// `Matrix` of kernels/layout.cu.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) struct Packed {
     codes: u64,
     scales: u64,
@@ -107,16 +107,11 @@ impl Packed {
     pub(crate) fn outputs(&self) -> usize {
         self.n as usize
     }
-
-    /// Tiles of outputs.
-    pub(crate) fn tiles(&self) -> i32 {
-        (self.n as usize).div_ceil(TILE_OUTPUTS) as i32
-    }
 }
 
 /// `Floats` of kernels/pack.cu.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Floats {
     values: u64,
     pub(crate) out: u64,
@@ -134,7 +129,7 @@ impl Floats {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Stored {
     rows: u64,
     row_bytes: u64,
@@ -147,14 +142,14 @@ struct Stored {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Pack {
     from: Stored,
     to: Packed,
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Transpose {
     from: Stored,
     to: Floats,
@@ -162,7 +157,7 @@ struct Transpose {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Widen {
     from: u64,
     to: u64,
@@ -171,7 +166,7 @@ struct Widen {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Noise {
     to: u64,
     words: u64,
@@ -180,7 +175,7 @@ struct Noise {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Embed<T> {
     table: T,
     ids: u64,

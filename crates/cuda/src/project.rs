@@ -7,7 +7,7 @@ use backend::BackendError;
 
 use crate::device::{Buffer, Device, Params};
 use crate::fuse;
-use crate::matrix::{Floats, Form, Kind, Linear, Packed, Store};
+use crate::matrix::{Floats, Form, Kind, Linear, Packed, Store, TILE_OUTPUTS};
 use crate::rows::Rows;
 
 /// Matrices of one launch.
@@ -24,11 +24,12 @@ const FEW_ROWS: usize = 8;
 const FEW_OUTPUTS: usize = 32;
 const GEMM_THREADS: u32 = 512;
 const GEMM_ROWS: usize = 64;
-/// Most tiles at once of a block of the kernels of one row, threads of each, slices of their rings,
-/// and bytes of a slice of the row besides its sums.
-const ONE_SETS: usize = 3;
+/// Of the kernels of one row, of blocks of 64 (kernels/one.cu) and of 32 (kernels/pair.cu): tiles
+/// of a warp, slices of its ring, most sets of warps of a block.
+const ONE: [usize; 3] = [1, 3, 3];
+const ONE_PAIR: [usize; 3] = [2, 2, 2];
+/// Threads of a set, and bytes of a slice of the row besides its sums.
 const ONE_THREADS: usize = 256;
-const ONE_RING: usize = 3;
 const ONE_SLICE_BYTES: usize = 2 * SLICE_VALUES + 16;
 /// Most shared memory of those blocks.
 pub(crate) const ONE_SHARED_BYTES: u32 = 224 << 10;
@@ -38,7 +39,7 @@ const WIDE_THREADS: u32 = 512;
 
 /// `Quantised` of kernels/linear.cu.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Quantised {
     q: u64,
     d: u64,
@@ -49,7 +50,7 @@ pub(crate) struct Quantised {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Quantise {
     x: u64,
     to: Quantised,
@@ -58,7 +59,7 @@ struct Quantise {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Project {
     matrices: [Packed; MATRICES_MAX],
     x: Quantised,
@@ -67,7 +68,7 @@ struct Project {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct FloatRows {
     matrix: Floats,
     x: u64,
@@ -217,16 +218,17 @@ fn hot(form: Form) -> Option<[&'static str; 4]> {
     }
 }
 
-/// The operands of a launch over some matrices of one form.
-fn operands(some: &[(Form, Packed)], x: Quantised, rows: usize) -> (Project, i32) {
+/// The operands of a launch over some matrices of one form, each of which begins with a part of
+/// `tiles` tiles of its own, and how many such parts there are.
+fn operands(some: &[(Form, Packed)], x: Quantised, rows: usize, tiles: usize) -> (Project, usize) {
     let mut matrices = [Packed::default(); MATRICES_MAX];
-    let mut tiles = 0;
+    let mut parts = 0;
     for (slot, (_, packed)) in matrices.iter_mut().zip(some) {
         *slot = *packed;
-        slot.tile = tiles;
-        tiles += packed.tiles();
+        slot.tile = parts as i32;
+        parts += packed.outputs().div_ceil(TILE_OUTPUTS * tiles);
     }
-    (Project { matrices, x, count: some.len() as i32, rows: rows as i32 }, tiles)
+    (Project { matrices, x, count: some.len() as i32, rows: rows as i32 }, parts)
 }
 
 /// Blocks of `outputs` outputs that cover some matrices.
@@ -237,39 +239,38 @@ fn across(some: &[(Form, Packed)], outputs: usize) -> u32 {
 /// Many rows on Hopper: as many blocks as the card has multiprocessors, each for some pieces.
 fn launch_wide(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, rows: usize) {
     let Some([.., wide]) = hot(form) else { unreachable!("only hot forms are wide") };
-    let (params, _) = operands(some, x, rows);
+    let (params, _) = operands(some, x, rows, 1);
     let pieces = across(some, WIDE_OUTPUTS) * rows.div_ceil(BLOCK_ROWS) as u32;
     let blocks = pieces.min(device.multiprocessors());
     device.launch(wide, [blocks, 1, 1], WIDE_THREADS, &params);
 }
 
-/// One row: a block a multiprocessor, with the row and the rings of as many tiles as there is room
-/// for in its shared memory. A row that is too long even for those of one is left to others.
-fn launch_one(device: &Device, name: &str, form: Form, params: &Project, tiles: i32) -> bool {
+/// One row: a block a multiprocessor, with the row and the rings of as many sets of warps as there
+/// is room for in its shared memory. A row that is too long even for those of one is left to others.
+fn launch_one(device: &Device, name: &str, some: &[(Form, Packed)], x: Quantised) -> bool {
+    let Some(&(form, _)) = some.first() else { return true };
+    let [tiles, slices, most] = if form.log == 5 { ONE_PAIR } else { ONE };
     let blocks = SLICE_VALUES >> form.log;
     let (scales, units) = if form.kind == Kind::K { (256, 64) } else { (64 * blocks, 0) };
-    let ring = 8 * ONE_RING * (2048 + scales + units);
-    let row = params.x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks);
+    let ring = 8 * slices * tiles * (2048 + scales + units);
+    let row = x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks);
     let room = (device.most_shared(name) as usize).saturating_sub(row);
-    let sets = (room / ring).min(ONE_SETS);
+    let sets = (room / ring).min(most);
     if sets == 0 {
         return false;
     }
-    let (grid, threads) = (device.multiprocessors().min(tiles as u32), sets * ONE_THREADS);
+    let (params, parts) = operands(some, x, 1, tiles);
+    let (grid, threads) = (device.multiprocessors().min(parts as u32), sets * ONE_THREADS);
     device.flush();
-    device.launch_with(name, [grid, 1, 1], threads as u32, (sets * ring + row) as u32, params);
+    device.launch_with(name, [grid, 1, 1], threads as u32, (sets * ring + row) as u32, &params);
     true
 }
 
 /// One launch over the tiles of some matrices of one form.
 fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, rows: usize) {
-    let (params, tiles) = operands(some, x, rows);
+    let (params, tiles) = operands(some, x, rows, 1);
     match (hot(form), rows) {
-        (Some([one, ..]), 1)
-            if device.has(one) && launch_one(device, one, form, &params, tiles) =>
-        {
-            return;
-        }
+        (Some([one, ..]), 1) if device.has(one) && launch_one(device, one, some, x) => return,
         (Some([_, few, ..]), 2..=FEW_ROWS) if device.has(few) => {
             return device.launch(few, [across(some, FEW_OUTPUTS), 1, 1], 256, &params);
         }

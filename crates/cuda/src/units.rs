@@ -49,7 +49,7 @@ const QUANTISE: Part = part!("quantise");
 const OPERANDS: Part = part!("operands");
 
 /// Every source.
-pub const UNITS: [Unit; 12] = [
+pub const UNITS: [Unit; 13] = [
     Unit {
         name: "rows",
         parts: &[PRELUDE, OPERANDS, part!("rows")],
@@ -144,10 +144,18 @@ pub const UNITS: [Unit; 12] = [
     Unit {
         name: "one",
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("one")],
-        kernels: &["one_nibbles_bf16_64", "one_nibbles_f16_32", "one_nibbles_k_32"],
-        shared: &[ONE_SHARED_BYTES; 3],
+        kernels: &["one_nibbles_bf16_64"],
+        shared: &[ONE_SHARED_BYTES],
         yields: true,
-        hot: &["one_nibbles_bf16_64", "one_nibbles_f16_32", "one_nibbles_k_32"],
+        hot: &["one_nibbles_bf16_64"],
+    },
+    Unit {
+        name: "pair",
+        parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("pair")],
+        kernels: &["one_nibbles_f16_32", "one_nibbles_k_32"],
+        shared: &[ONE_SHARED_BYTES; 2],
+        yields: true,
+        hot: &["one_nibbles_f16_32", "one_nibbles_k_32"],
     },
     Unit {
         name: "few",
