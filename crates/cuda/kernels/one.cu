@@ -1,5 +1,6 @@
-// Linear layers over one row, for hot forms of blocks of 64: each of the four pairs of columns of a product has the
-// row's planes for one block of every four, so a lane ends up with the dots of its own block alone.
+// Linear layers over one row, for hot forms of blocks of 64: each of the four pairs of columns of a
+// product has the row's planes for one block of every four, so a lane ends up with the dots of its
+// own block alone.
 //
 // A block a multiprocessor goes on from one tile of outputs to the next, or as many tiles at once as
 // its shared memory has room for: a set of eight warps each. A warp has one group of K: its weights

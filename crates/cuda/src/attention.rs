@@ -62,7 +62,7 @@ impl Kv {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Cache {
     k: u64,
     v: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Cache {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Write {
     cache: Cache,
     k: u64,
@@ -84,7 +84,7 @@ struct Write {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Attend {
     cache: Cache,
     q: u64,
@@ -98,14 +98,14 @@ struct Attend {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Windows {
     tiles: Attend,
     windows: u64,
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Prompt {
     cache: Cache,
     q: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use backend::BackendError;
@@ -10,6 +10,8 @@ use backend::BackendError;
 use crate::CudaError;
 use crate::fuse::Op;
 use crate::library::{Attribute, Config, Driver, Handle};
+use crate::pinned::{self, Pinned};
+use crate::replay::{Replays, Shape};
 use crate::units::UNITS;
 
 /// Memory of the card that is left to others, and to the driver.
@@ -17,6 +19,8 @@ const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
 const COMPUTE_MAJOR: c_int = 75;
 const COMPUTE_MINOR: c_int = 76;
 const MULTIPROCESSORS: c_int = 16;
+/// Whether its memory is the host's.
+const INTEGRATED: c_int = 18;
 const DYNAMIC_SHARED: c_int = 8;
 /// Most shared memory of a block, and how much of it kernels may take besides what they ask for.
 const BLOCK_SHARED: c_int = 97;
@@ -29,7 +33,7 @@ const NON_BLOCKING: u32 = 1;
 ///
 /// # Safety
 /// `repr(C)`, as the kernel's source declares it; its pointers are of the device.
-pub(crate) unsafe trait Params: Copy {}
+pub(crate) unsafe trait Params: Copy + PartialEq + 'static {}
 
 /// A card in use.
 pub(crate) struct Device {
@@ -48,6 +52,16 @@ pub(crate) struct Device {
     hopper: bool,
     /// Ops that wait for the one that takes what they give.
     waiting: Mutex<Vec<Op>>,
+    /// Launches that come again.
+    replays: Mutex<Replays>,
+    /// Whether launches are made as they come.
+    direct: AtomicBool,
+    /// Graphs launched for them.
+    replayed: AtomicU64,
+    /// What copies pass through.
+    pinned: Mutex<Pinned>,
+    /// Whether rows lie in the host's memory, since that is the card's too.
+    unified: AtomicBool,
     /// Copies and waits so far: what was launched before one is done when what follows it begins.
     barriers: AtomicU64,
     /// The first call that failed.
@@ -111,6 +125,7 @@ impl Device {
         call("cuStreamCreate", unsafe { (driver.stream_create)(&mut stream, NON_BLOCKING) })?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
         let shared_max = (attribute(BLOCK_SHARED)? as u32).saturating_sub(STATIC_SHARED_BYTES);
+        let unified = attribute(INTEGRATED)? != 0;
         let hopper = (major, minor) == (9, 0) && !plain;
         let mut device = Self {
             driver,
@@ -123,6 +138,11 @@ impl Device {
             early: major >= 9,
             hopper,
             waiting: Mutex::default(),
+            replays: Mutex::default(),
+            direct: AtomicBool::new(false),
+            replayed: AtomicU64::new(0),
+            pinned: Mutex::default(),
+            unified: AtomicBool::new(unified),
             barriers: AtomicU64::new(0),
             failed: OnceLock::new(),
         };
@@ -222,10 +242,16 @@ impl Device {
         self.barriers.load(Ordering::Relaxed)
     }
 
-    /// Launches what waits, before a copy or a wait.
-    fn barrier(&self) {
+    /// Launches what waits and what is held back.
+    fn settle(&self) {
         self.flush();
         self.enter();
+        self.replays().settle(self);
+    }
+
+    /// Launches all that was asked for, before a copy or a wait.
+    fn barrier(&self) {
+        self.settle();
         self.barriers.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -291,26 +317,105 @@ impl Device {
         if grid.contains(&0) || self.is_lost() {
             return;
         }
-        let (function, most) = self.kernels.get(name).unwrap_or_else(|| panic!("no kernel {name}"));
+        let Some((&name, &(function, most))) = self.kernels.get_key_value(name) else {
+            panic!("no kernel {name}")
+        };
         self.enter();
-        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        let shape = Shape { function, name, grid, block, shared: shared.min(most) };
+        match self.direct.load(Ordering::Relaxed) {
+            true => self.submit(&shape, std::ptr::from_ref(params).cast_mut().cast()),
+            false => self.replays().launch(self, shape, params),
+        }
+    }
+
+    /// Gives a launch to the driver, whose operands lie at `params`.
+    pub(crate) fn submit(&self, shape: &Shape, params: *mut c_void) {
+        let &Shape { function, name, grid, block, shared } = shape;
+        let mut arguments = [params];
         // The kernel may come while the one before it still runs: it waits by itself.
         let early = Attribute { id: EARLY, padding: [0; 4], value: 1, rest: [0; 60] };
         let config = Config {
             grid,
             block: [block, 1, 1],
-            shared_bytes: shared.min(*most),
+            shared_bytes: shared,
             stream: self.stream,
             attributes: &early,
             attributes_count: u32::from(self.early),
         };
         let none = std::ptr::null_mut();
         // SAFETY: a function of a loaded module and its one parameter, which the driver copies.
-        let code =
-            unsafe { (self.driver.launch)(&config, *function, arguments.as_mut_ptr(), none) };
+        let code = unsafe { (self.driver.launch)(&config, function, arguments.as_mut_ptr(), none) };
         if code != 0 {
             self.must(&format!("kernel {name} of {grid:?} x {block}"), code);
         }
+    }
+
+    fn replays(&self) -> MutexGuard<'_, Replays> {
+        self.replays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether launches that come again run as graphs; they do unless told otherwise.
+    pub(crate) fn set_replays(&self, on: bool) {
+        self.settle();
+        self.direct.store(!on, Ordering::Relaxed);
+    }
+
+    /// Graphs launched for launches that came again.
+    pub(crate) fn replayed(&self) -> u64 {
+        self.replayed.load(Ordering::Relaxed)
+    }
+
+    /// As on a machine whose memory is the card's too, to test that.
+    pub(crate) fn set_unified(&self) {
+        self.unified.store(true, Ordering::Relaxed);
+    }
+
+    fn pinned(&self) -> MutexGuard<'_, Pinned> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a copy of `bytes` bytes passes through, if it does.
+    fn passage(&self, bytes: usize) -> Option<*mut c_void> {
+        self.pinned().room(&self.driver, bytes, || self.finish())
+    }
+
+    /// Waits for the stream.
+    fn finish(&self) {
+        // SAFETY: the device's stream.
+        self.must("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(self.stream) });
+    }
+
+    /// Launches a recorded stretch.
+    pub(crate) fn replay(&self, exec: &Exec) {
+        self.replayed.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: an executable graph of this device, whose operands were asked for just now or are
+        // the caller's.
+        let code = unsafe { (self.driver.graph_launch)(exec.0, self.stream) };
+        self.must("cuGraphLaunch", code);
+    }
+
+    /// Records what `work` submits; none where the driver won't.
+    pub(crate) fn recorded(&self, work: impl FnOnce()) -> Option<Exec> {
+        let [mut graph, mut exec] = [std::ptr::null_mut(); 2];
+        let driver = &self.driver;
+        // SAFETY: the stream is captured by this thread alone; the graph is destroyed once it has
+        // been made executable.
+        unsafe {
+            self.must("cuStreamBeginCapture", (driver.capture_begin)(self.stream, 2));
+            work();
+            self.must("cuStreamEndCapture", (driver.capture_end)(self.stream, &mut graph));
+            let made = (driver.graph_instantiate)(&mut exec, graph, 0) == 0;
+            (driver.graph_destroy)(graph);
+            made.then_some(Exec(exec))
+        }
+    }
+
+    /// Destroys a recorded stretch.
+    pub(crate) fn forget(&self, exec: Exec) {
+        // It may still run.
+        self.finish();
+        // SAFETY: a graph that is not used again.
+        unsafe { (self.driver.graph_exec_destroy)(exec.0) };
     }
 
     fn words(&self, code: c_int) -> String {
@@ -320,15 +425,14 @@ impl Device {
     /// Waits until all that was launched is done.
     pub(crate) fn wait(&self) {
         self.barrier();
-        // SAFETY: the device's stream.
-        self.must("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(self.stream) });
+        self.finish();
+        self.pinned().done();
     }
 
     /// Seconds on the card between the start and the end of what `work` launches.
     pub(crate) fn timed(&self, work: impl FnOnce()) -> f64 {
         let [mut start, mut end] = [std::ptr::null_mut(); 2];
-        self.flush();
-        self.enter();
+        self.settle();
         let (mut ms, driver) = (0.0_f32, &self.driver);
         // SAFETY: places for two events, which are recorded, waited for and destroyed here.
         unsafe {
@@ -336,7 +440,7 @@ impl Device {
             self.must("cuEventCreate", (driver.event_create)(&mut end, 0));
             self.must("cuEventRecord", (driver.event_record)(start, self.stream));
             work();
-            self.flush();
+            self.settle();
             self.must("cuEventRecord", (driver.event_record)(end, self.stream));
             self.must("cuEventSynchronize", (driver.event_wait)(end));
             self.must("cuEventElapsedTime", (driver.event_elapsed)(&mut ms, start, end));
@@ -348,47 +452,39 @@ impl Device {
 
     /// Records what `work` launches, so that it can be launched again as one.
     pub(crate) fn record(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
-        let [mut graph, mut exec] = [std::ptr::null_mut(); 2];
-        self.flush();
-        self.enter();
-        let driver = &self.driver;
-        // SAFETY: the stream is captured by this thread alone; the graph is destroyed once it has
-        // been made executable.
-        unsafe {
-            self.must("cuStreamBeginCapture", (driver.capture_begin)(self.stream, 2));
+        self.settle();
+        let direct = self.direct.swap(true, Ordering::Relaxed);
+        let exec = self.recorded(|| {
             work();
             self.flush();
-            self.must("cuStreamEndCapture", (driver.capture_end)(self.stream, &mut graph));
-            self.must("cuGraphInstantiate", (driver.graph_instantiate)(&mut exec, graph, 0));
-            (driver.graph_destroy)(graph);
-        }
+        });
+        self.direct.store(direct, Ordering::Relaxed);
         Graph { device: self.clone(), exec }
     }
 }
 
+/// An executable graph.
+pub(crate) struct Exec(Handle);
+
 /// Launches that are launched as one.
 pub struct Graph {
     device: Arc<Device>,
-    exec: Handle,
+    exec: Option<Exec>,
 }
 
 impl Graph {
     /// Launches them after all that was launched before.
     pub fn launch(&self) {
-        self.device.flush();
-        self.device.enter();
-        // SAFETY: an executable graph of this device; its memory is the caller's to keep.
-        self.device.must("cuGraphLaunch", unsafe {
-            (self.device.driver.graph_launch)(self.exec, self.device.stream)
-        });
+        self.device.settle();
+        // Its memory is the caller's to keep.
+        self.exec.iter().for_each(|exec| self.device.replay(exec));
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.device.wait();
-        // SAFETY: no launch of it is left.
-        unsafe { (self.device.driver.graph_exec_destroy)(self.exec) };
+        self.device.settle();
+        self.exec.take().into_iter().for_each(|exec| self.device.forget(exec));
     }
 }
 
@@ -397,11 +493,37 @@ pub(crate) struct Buffer {
     device: Arc<Device>,
     at: u64,
     bytes: usize,
+    /// Where the host finds it, if it lies in the host's memory.
+    host: Option<*mut u8>,
 }
+
+// SAFETY: memory of the driver's, which any thread may use.
+unsafe impl Send for Buffer {}
+// SAFETY: it is read and written through copies in the stream's order, or after a wait for it.
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Takes `bytes` bytes for `what`, or says how many are free.
     pub(crate) fn new(device: &Arc<Device>, what: &str, bytes: u128) -> Result<Self, BackendError> {
+        Self::lying(device, what, bytes, false)
+    }
+
+    /// As [`Buffer::new`], for what the host reads and writes: it lies in the host's memory where
+    /// that is the card's too.
+    pub(crate) fn shared(
+        device: &Arc<Device>,
+        what: &str,
+        bytes: u128,
+    ) -> Result<Self, BackendError> {
+        Self::lying(device, what, bytes, device.unified.load(Ordering::Relaxed))
+    }
+
+    fn lying(
+        device: &Arc<Device>,
+        what: &str,
+        bytes: u128,
+        shared: bool,
+    ) -> Result<Self, BackendError> {
         let free_bytes = device.free_bytes();
         let refused = || BackendError::OutOfMemory {
             device: device.name.clone(),
@@ -414,13 +536,17 @@ impl Buffer {
         }
         let bytes = bytes as usize;
         let mut at = 0;
-        // A length of 0 is refused by the driver.
-        // SAFETY: a place for an address.
-        let code = unsafe { (device.driver.allocate)(&mut at, bytes.max(16)) };
-        if code != 0 {
-            return Err(refused());
+        let host = if shared { pinned::allocate(&device.driver, bytes) } else { None };
+        match host {
+            Some(host) => at = host as u64,
+            // A length of 0 is refused by the driver.
+            // SAFETY: a place for an address.
+            None => match unsafe { (device.driver.allocate)(&mut at, bytes.max(16)) } {
+                0 => {}
+                _ => return Err(refused()),
+            },
         }
-        let buffer = Self { device: device.clone(), at, bytes };
+        let buffer = Self { device: device.clone(), at, bytes, host };
         buffer.fill(0);
         Ok(buffer)
     }
@@ -428,7 +554,7 @@ impl Buffer {
     /// Sets every byte.
     pub(crate) fn fill(&self, byte: u8) {
         self.device.barrier();
-        let Self { device, at, bytes } = self;
+        let Self { device, at, bytes, .. } = self;
         // SAFETY: memory of this buffer.
         let code = unsafe { (device.driver.fill)(*at, byte, *bytes, device.stream) };
         device.must("cuMemsetD8Async", code);
@@ -447,16 +573,23 @@ impl Buffer {
     pub(crate) fn upload<T: Plain>(&self, at: usize, data: &[T]) {
         let bytes = size_of_val(data);
         assert!(at + bytes <= self.bytes, "{at} + {bytes} of {} bytes", self.bytes);
+        if let Some(host) = self.host {
+            self.device.wait();
+            // SAFETY: memory of this buffer, which nothing on the card uses after the wait.
+            unsafe { host.add(at).copy_from_nonoverlapping(data.as_ptr().cast(), bytes) };
+            return;
+        }
         self.device.barrier();
-        // SAFETY: memory of this buffer, plain data; pageable memory is copied before the call
-        // returns.
+        let mut from: *const c_void = data.as_ptr().cast();
+        if let Some(passage) = self.device.passage(bytes) {
+            // SAFETY: room for as many bytes, which no copy uses.
+            unsafe { passage.cast::<u8>().copy_from_nonoverlapping(from.cast(), bytes) };
+            from = passage;
+        }
+        // SAFETY: memory of this buffer, plain data; what does not pass through pinned memory is
+        // copied before the call returns.
         self.device.must("cuMemcpyHtoDAsync", unsafe {
-            (self.device.driver.upload)(
-                self.at + at as u64,
-                data.as_ptr().cast(),
-                bytes,
-                self.device.stream,
-            )
+            (self.device.driver.upload)(self.at + at as u64, from, bytes, self.device.stream)
         });
     }
 
@@ -464,17 +597,24 @@ impl Buffer {
     pub(crate) fn download<T: Plain>(&self, at: usize, data: &mut [T]) {
         let bytes = size_of_val(data);
         assert!(at + bytes <= self.bytes, "{at} + {bytes} of {} bytes", self.bytes);
+        if let Some(host) = self.host {
+            self.device.wait();
+            // SAFETY: memory of this buffer, to which nothing on the card writes after the wait.
+            unsafe { host.add(at).copy_to_nonoverlapping(data.as_mut_ptr().cast(), bytes) };
+            return;
+        }
         self.device.barrier();
-        // SAFETY: memory of this buffer, plain data; the wait below is before any use of it.
+        let passage = self.device.passage(bytes);
+        let to = passage.unwrap_or(data.as_mut_ptr().cast());
+        // SAFETY: memory of this buffer, room for as much; the wait below is before any use of it.
         self.device.must("cuMemcpyDtoHAsync", unsafe {
-            (self.device.driver.download)(
-                data.as_mut_ptr().cast(),
-                self.at + at as u64,
-                bytes,
-                self.device.stream,
-            )
+            (self.device.driver.download)(to, self.at + at as u64, bytes, self.device.stream)
         });
         self.device.wait();
+        if passage.is_some() {
+            // SAFETY: what was copied to just now.
+            unsafe { to.cast::<u8>().copy_to_nonoverlapping(data.as_mut_ptr().cast(), bytes) };
+        }
     }
 
     /// Device to device: `bytes` bytes of `from` from `first` on to here at `at`.
@@ -498,10 +638,14 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.device.flush();
-        self.device.enter();
+        self.device.settle();
         // SAFETY: the buffer's own memory; the driver waits for kernels that use it.
-        unsafe { (self.device.driver.free)(self.at) };
+        unsafe {
+            match self.host {
+                Some(host) => (self.device.driver.host_free)(host.cast()),
+                None => (self.device.driver.free)(self.at),
+            }
+        };
     }
 }
 

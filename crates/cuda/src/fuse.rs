@@ -140,7 +140,7 @@ impl Op {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct NormQuantise {
     x: u64,
     y: u64,
@@ -153,7 +153,7 @@ struct NormQuantise {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct MulQuantise {
     x: u64,
     y: u64,
@@ -164,7 +164,7 @@ struct MulQuantise {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct GatedQuantise {
     norm: HeadNorm,
     to: Quantised,
@@ -174,7 +174,7 @@ struct GatedQuantise {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct DeltaFew {
     conv: Conv,
     gates: Gates,
@@ -184,7 +184,7 @@ struct DeltaFew {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct HeadsWrite {
     cache: Cache,
     q: u64,

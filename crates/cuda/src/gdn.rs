@@ -57,7 +57,7 @@ impl State {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) struct Conv {
     pub(crate) x: u64,
     pub(crate) taps: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Conv {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Unit {
     pub(crate) x: u64,
     pub(crate) walk_of: u64,
@@ -83,7 +83,7 @@ pub(crate) struct Unit {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Delta {
     pub(crate) x: u64,
     pub(crate) gates: u64,

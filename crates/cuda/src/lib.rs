@@ -19,7 +19,9 @@ mod fuse;
 mod gdn;
 mod library;
 mod matrix;
+mod pinned;
 mod project;
+mod replay;
 mod rows;
 pub mod units;
 
@@ -111,6 +113,17 @@ impl Cuda {
         Ok(Self { device, ordinal, work: Mutex::new(work) })
     }
 
+    /// As [`Cuda::open`], with rows in the host's memory, as where that is the card's too.
+    ///
+    /// # Errors
+    /// As [`Cuda::open`].
+    #[doc(hidden)]
+    pub fn unified(ordinal: u32, cache: Option<&Path>) -> Result<Self, CudaError> {
+        let cuda = Self::open(ordinal, cache)?;
+        cuda.device.set_unified();
+        Ok(cuda)
+    }
+
     /// Bytes of the card that may still be taken.
     pub fn free_bytes(&self) -> u64 {
         self.device.free_bytes()
@@ -143,6 +156,17 @@ impl Cuda {
     /// the same operands, so that nothing is allocated or uploaded in it.
     pub fn record(&self, work: impl FnOnce()) -> Graph {
         self.device.record(work)
+    }
+
+    /// Whether launches that come again run as graphs; they do unless told otherwise.
+    #[doc(hidden)]
+    pub fn set_replays(&self, on: bool) {
+        self.device.set_replays(on);
+    }
+
+    /// Graphs launched for launches that came again.
+    pub fn replayed(&self) -> u64 {
+        self.device.replayed()
     }
 
     /// Waits until all ops are done.

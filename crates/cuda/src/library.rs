@@ -71,6 +71,8 @@ library! {
         memory_info = "cuMemGetInfo_v2": (*mut usize, *mut usize),
         allocate = "cuMemAlloc_v2": (*mut u64, usize),
         free = "cuMemFree_v2": (u64),
+        host_allocate = "cuMemHostAlloc": (*mut *mut c_void, usize, c_uint),
+        host_free = "cuMemFreeHost": (*mut c_void),
         upload = "cuMemcpyHtoDAsync_v2": (u64, *const c_void, usize, Handle),
         download = "cuMemcpyDtoHAsync_v2": (*mut c_void, u64, usize, Handle),
         copy = "cuMemcpyDtoDAsync_v2": (u64, u64, usize, Handle),

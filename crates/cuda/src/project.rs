@@ -245,8 +245,8 @@ fn launch_wide(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantise
     device.launch(wide, [blocks, 1, 1], WIDE_THREADS, &params);
 }
 
-/// One row: a block a multiprocessor, with the row and the rings of as many sets of warps as there
-/// is room for in its shared memory. A row that is too long even for those of one is left to others.
+/// One row: a block a multiprocessor, with the row and the rings of as many sets of warps as its
+/// shared memory has room for. A row that is too long even for those of one is left to others.
 fn launch_one(device: &Device, name: &str, some: &[(Form, Packed)], x: Quantised) -> bool {
     let Some(&(form, _)) = some.first() else { return true };
     let [tiles, slices, most] = if form.log == 5 { ONE_PAIR } else { ONE };

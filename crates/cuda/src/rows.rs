@@ -28,7 +28,7 @@ impl Rows {
         width: usize,
     ) -> Result<Self, BackendError> {
         let bytes = rows_max as u128 * width as u128 * 4;
-        let buffer = Buffer::new(device, &format!("buffer of {rows_max} rows"), bytes)?;
+        let buffer = Buffer::shared(device, &format!("buffer of {rows_max} rows"), bytes)?;
         Ok(Self { rows_max, width, buffer })
     }
 
@@ -49,7 +49,7 @@ pub struct Vector {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Norm {
     pub(crate) x: u64,
     pub(crate) w: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Norm {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct HeadNorm {
     pub(crate) x: u64,
     pub(crate) w: u64,
@@ -72,7 +72,7 @@ pub(crate) struct HeadNorm {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Pairs {
     pub(crate) x: u64,
     pub(crate) cos: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Pairs {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Each {
     pub(crate) x: u64,
     pub(crate) y: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Each {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) struct Gates {
     pub(crate) b: u64,
     pub(crate) a: u64,

@@ -1,12 +1,13 @@
 //! Speeds beside the card's limits, measured in the same run: medians of twenty and their spread.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arith::format::{Format, Mlx, Scales};
 use backend::{Backend, BackendError};
 use baton_cuda::Cuda;
 
-use crate::model::{Model, Part, SIZES, Size};
+use crate::model::{Model, Part, Round, SIZES, Size};
 
 const RUNS: usize = 20;
 const MLX: Format = Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 });
@@ -94,6 +95,18 @@ fn replayed(cuda: &Arc<Cuda>, mut work: impl FnMut()) -> Times {
     Times::of(RUNS, || cuda.timed(|| graph.launch()))
 }
 
+/// Seconds of one step as a stage asks for it, op by op, from rows that come to logits that go.
+fn stepped(cuda: &Arc<Cuda>, model: &mut Model, round: &mut Round, on: bool) -> Times {
+    cuda.set_replays(on);
+    let times = Times::of(RUNS, || {
+        let start = Instant::now();
+        model.step(round);
+        start.elapsed().as_secs_f64()
+    });
+    cuda.set_replays(true);
+    times
+}
+
 fn decode(
     cuda: &Arc<Cuda>,
     size: Size,
@@ -128,8 +141,39 @@ fn decode(
             each[2] * 1e3,
             each[3] * 1e3,
         );
+        let [direct, again] = [false, true].map(|on| stepped(cuda, &mut model, &mut round, on));
+        println!("    op by op: {direct} launched as they come, {again} replayed");
     }
     Ok(())
+}
+
+/// Steps of rounds of several sizes, replayed and launched as they come: both give the same bytes.
+///
+/// # Errors
+/// A card without room.
+pub fn replay(cuda: &Arc<Cuda>) -> Result<bool, BackendError> {
+    let run = |on: bool| {
+        let mut model = Model::new(cuda, SIZES[2], MLX, 8, 8)?;
+        cuda.set_replays(on);
+        let mut rounds = Vec::new();
+        for (before, rows) in [(100, 1), (200, 1), (100, 4)] {
+            rounds.push(model.round(before, rows)?);
+        }
+        let before = cuda.replayed();
+        let given: Vec<_> = [0, 0, 0, 1, 0, 2, 2, 2, 1, 1, 1, 0, 1, 2]
+            .iter()
+            .map(|&which| model.step(&mut rounds[which]))
+            .collect();
+        let graphs = cuda.replayed() - before;
+        cuda.set_replays(true);
+        Ok::<_, BackendError>((given, graphs))
+    };
+    let ((direct, none), (again, graphs)) = (run(false)?, run(true)?);
+    let bits = |rows: &Vec<f32>| rows.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let equal = direct.iter().zip(&again).filter(|(a, b)| bits(a) == bits(b)).count();
+    let moved = direct.windows(2).filter(|pair| bits(&pair[0]) != bits(&pair[1])).count();
+    println!("replay: {equal} of {} steps equal, {moved} moved, {graphs} graphs", direct.len());
+    Ok(equal == direct.len() && moved > 6 && none == 0 && graphs > 5)
 }
 
 fn prompt(

@@ -1,7 +1,8 @@
-//! Tests and measures a card: `device conformance [quick|full]`, `device plain`, `device defects`,
-//! `device failure` and `device bench TFLOPS [SIZE [decode|prompt]]`, with the rate of a bf16
-//! matrix product of the vendor's library. Built by `cargo xtask device-test`, carried to a machine
-//! with a card and run there. With `BATON_KERNELS` the kernels are a folder's.
+//! Tests and measures a card: `device conformance [quick|full]`, `device plain`, `device unified`,
+//! `device defects`, `device failure`, `device replay` and `device bench TFLOPS [SIZE
+//! [decode|prompt]]`, with the rate of a bf16 matrix product of the vendor's library. Built by
+//! `cargo xtask device-test`, carried to a machine with a card and run there. With `BATON_KERNELS`
+//! the kernels are a folder's.
 
 mod bench;
 mod model;
@@ -23,14 +24,17 @@ fn main() -> ExitCode {
         ["conformance"] | ["conformance", "quick"] => suite(Level::Quick),
         ["conformance", "full"] => suite(Level::Full),
         ["plain"] => plain(),
+        ["unified"] => unified(),
         ["defects"] => defects(),
         ["failure"] => failure(),
+        ["replay"] => open().map(|cuda| bench::replay(&Arc::new(cuda)).unwrap_or(false)),
         ["bench", rate] => measure(rate, "all", "all"),
         ["bench", rate, size] => measure(rate, size, "all"),
         ["bench", rate, size, part] => measure(rate, size, part),
         _ => {
             eprintln!(
-                "device conformance [quick|full] | plain | defects | failure | bench TFLOPS [SIZE [PART]]"
+                "device conformance [quick|full] | plain | unified | defects | failure | replay | \
+                 bench TFLOPS [SIZE [PART]]"
             );
             return ExitCode::FAILURE;
         }
@@ -98,6 +102,13 @@ fn suite(level: Level) -> Result<bool, CudaError> {
 fn plain() -> Result<bool, CudaError> {
     let report = conformance::run(&Cuda::plain(0, Some(Path::new(CACHE)))?, Level::Quick);
     println!("plain: {report}");
+    Ok(report.ok())
+}
+
+/// The suite with rows in the host's memory.
+fn unified() -> Result<bool, CudaError> {
+    let report = conformance::run(&Cuda::unified(0, Some(Path::new(CACHE)))?, Level::Quick);
+    println!("unified: {report}");
     Ok(report.ok())
 }
 

@@ -209,6 +209,18 @@ impl Model {
         })
     }
 
+    /// A round as a stage runs it: rows come, layers and head run, logits go.
+    pub fn step(&mut self, round: &mut Round) -> Vec<f32> {
+        let rows: Vec<f32> = (0..round.rows * self.size.hidden)
+            .map(|i| ((i as u32).wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0)
+            .collect();
+        self.cuda.upload(&rows, &mut round.x);
+        self.run(round, Part::All, true);
+        let mut logits = vec![0.0; self.size.vocab];
+        self.cuda.download(&round.logits, 0, &mut logits);
+        logits
+    }
+
     /// Every layer, then the head for the first rows (eight at most).
     pub fn run(&mut self, round: &mut Round, part: Part, head: bool) {
         let cuda = self.cuda.clone();
