@@ -141,7 +141,7 @@ impl Cell {
         // Whoever runs a cell compares its bytes; an earlier run's must not end it before.
         leader.canary.kept_at = None;
         let engine = model.engine(Rank(0), &seat, group)?;
-        self.spawn(Rank(0), engine, move |engine| leader.run(engine))
+        self.spawn(Rank(0), engine, move |engine| drop(leader.run(engine)))
     }
 
     fn follow(

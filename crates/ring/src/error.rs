@@ -88,6 +88,9 @@ pub enum RingError {
     /// The canary could not be run at all.
     #[error("the canary failed: {0}")]
     CanaryRefused(String),
+    /// Rank 0 goes over to another layout.
+    #[error("the layers are laid out anew")]
+    Replanned,
     /// Whoever runs this rank asked it to end.
     #[error("shutting down")]
     Shutdown,

@@ -10,6 +10,7 @@ use sched::{Event, Refusal, Request, RequestId};
 use tokio::sync::watch;
 pub use wire::tally::Tally;
 
+use crate::carry::Carry;
 use crate::link::Waker;
 
 /// What the ring is doing; /health and /ready follow it.
@@ -55,6 +56,8 @@ pub enum Command {
     Cancel(RequestId),
     /// Finish what runs, admit nothing, then stop the ring.
     Drain,
+    /// Nothing; the driver looks up from what it waits for.
+    Look,
 }
 
 /// A rank, as it described itself.
@@ -157,6 +160,8 @@ struct Shared {
     /// Wakes the driver where it waits for its neighbours.
     waker: Mutex<Option<Waker>>,
     draining: AtomicBool,
+    /// The driver is to leave its ring for another.
+    leaving: AtomicBool,
 }
 
 /// A lock whose holder panicked still holds plain data.
@@ -205,6 +210,8 @@ pub struct Reply {
 pub struct Driver {
     /// Commands in order.
     pub commands: mpsc::Receiver<Command>,
+    /// What a ring that was left has not answered.
+    pub(crate) carry: Option<Carry>,
     shared: Arc<Shared>,
 }
 
@@ -216,9 +223,11 @@ pub fn pair() -> (Handle, Driver) {
         facts: RwLock::default(),
         waker: Mutex::default(),
         draining: AtomicBool::new(false),
+        leaving: AtomicBool::new(false),
     });
     let commands = Commands { sender, shared: shared.clone() };
-    (Handle { commands, next: Arc::default() }, Driver { commands: receiver, shared })
+    let driver = Driver { commands: receiver, carry: None, shared };
+    (Handle { commands, next: Arc::default() }, driver)
 }
 
 impl Driver {
@@ -246,6 +255,16 @@ impl Driver {
     /// Whether a drain was asked for.
     pub fn draining(&self) -> bool {
         self.shared.draining.load(Ordering::Acquire)
+    }
+
+    /// Whether the ring is to be left for another.
+    pub fn leaving(&self) -> bool {
+        self.shared.leaving.load(Ordering::Acquire)
+    }
+
+    /// The ring was left; the next one may be joined.
+    pub fn left(&self) {
+        self.shared.leaving.store(false, Ordering::Release);
     }
 
     /// From now on commands wake the driver through these links.
@@ -327,6 +346,13 @@ impl Handle {
     /// Facts now.
     pub fn facts(&self) -> Facts {
         locked(self.commands.shared.facts.read()).clone()
+    }
+
+    /// Has rank 0 leave its ring, for one that is laid out otherwise: [`crate::lead::Leader::run`]
+    /// gives its driver back, with the requests that wait.
+    pub fn leave(&self) {
+        self.commands.shared.leaving.store(true, Ordering::Release);
+        let _ = self.commands.send(Command::Look);
     }
 
     /// Starts the drain: nothing new is admitted, what runs may finish.

@@ -89,8 +89,10 @@ struct Owner {
 
 impl<J: Join> Leader<J> {
     /// Serves until drained. A broken epoch is followed by a new one, in which its replies go on;
-    /// they fail by name where none comes in time.
-    pub fn run(self, engine: &mut dyn Engine) {
+    /// they fail by name where none comes in time. A ring that is left
+    /// ([`crate::head::Handle::leave`]) gives the driver back, and what is not answered with it,
+    /// for the next leader.
+    pub fn run(mut self, engine: &mut dyn Engine) -> Option<Driver> {
         let facts = step::Facts {
             own: self.describe.clone(),
             terms: Terms {
@@ -109,7 +111,8 @@ impl<J: Join> Leader<J> {
             canary: self.canary.prompt.clone(),
             known: self.canary.known(),
         };
-        let carry = Carry::new(self.patience, self.driver.published());
+        let carry = self.driver.carry.take();
+        let carry = carry.unwrap_or_else(|| Carry::new(self.patience, self.driver.published()));
         let desk = Desk {
             leader: self,
             engine,
@@ -126,19 +129,21 @@ impl<J: Join> Leader<J> {
             memory: None,
             spans: Spans::default(),
         };
-        desk.run();
+        desk.run()
     }
 }
 
 impl<J: Join> Desk<'_, J> {
-    fn run(mut self) {
+    fn run(mut self) -> Option<Driver> {
         loop {
             if self.leader.driver.draining() {
                 self.core.drains();
+            } else if self.leader.driver.leaving() {
+                return Some(self.leave());
             }
             let want = self.core.want(self.now());
             if want == Want::End {
-                return;
+                return None;
             }
             let at_work = self.core.lead().is_some_and(|lead| !lead.is_idle());
             let since = self.now();
@@ -152,6 +157,15 @@ impl<J: Join> Desk<'_, J> {
         }
     }
 
+    /// Ends the epoch, if there is one; its requests wait for the next ring.
+    fn leave(mut self) -> Driver {
+        if self.links.is_some() {
+            self.broke(RingError::Replanned);
+        }
+        self.leader.driver.carry = Some(self.carry);
+        self.leader.driver
+    }
+
     fn now(&self) -> Now {
         self.start.elapsed()
     }
@@ -162,7 +176,7 @@ impl<J: Join> Desk<'_, J> {
             Want::Join => self.join(),
             Want::Command => {
                 let command = match self.leader.driver.commands.try_recv() {
-                    Ok(command) => Some(self.asked(command)),
+                    Ok(command) => self.asked(command),
                     Err(TryRecvError::Disconnected) => Some(Asked::Drain),
                     Err(TryRecvError::Empty) => None,
                 };
@@ -171,7 +185,7 @@ impl<J: Join> Desk<'_, J> {
             Want::Pause(until) => {
                 let left = until.saturating_sub(self.now());
                 let command = match self.leader.driver.commands.recv_timeout(left) {
-                    Ok(command) => Some(self.asked(command)),
+                    Ok(command) => self.asked(command),
                     Err(RecvTimeoutError::Timeout) => None,
                     Err(RecvTimeoutError::Disconnected) => Some(Asked::Drain),
                 };
@@ -240,15 +254,17 @@ impl<J: Join> Desk<'_, J> {
         self.core.joined(epoch)
     }
 
-    fn asked(&mut self, command: Command) -> Asked {
-        match command {
+    /// As the core takes it; `None` where there is only something to look at.
+    fn asked(&mut self, command: Command) -> Option<Asked> {
+        Some(match command {
             Command::Submit { id, request, events, answer } => {
                 self.asked.insert(id, Owner { events, answer });
                 Asked::Submit(id, request)
             }
             Command::Cancel(id) => Asked::Cancel(id),
             Command::Drain => Asked::Drain,
-        }
+            Command::Look => return None,
+        })
     }
 
     fn compute(&mut self, work: &Action) -> Result<(), RingError> {
@@ -281,7 +297,9 @@ impl<J: Join> Desk<'_, J> {
         if self.links.is_some() {
             tracing::debug!("rank 0: table {:?}", self.engine.table());
         }
-        if !matches!(error, RingError::Shutdown) && !self.leader.driver.draining() {
+        if matches!(error, RingError::Replanned) {
+            tracing::info!("rank 0: leaves its ring: {error}");
+        } else if !matches!(error, RingError::Shutdown) && !self.leader.driver.draining() {
             tracing::warn!("rank 0: the ring broke: {error}; weights stay loaded");
         }
         let actions = self.core.broke(&error);

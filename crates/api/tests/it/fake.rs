@@ -191,6 +191,7 @@ impl Engine {
                 self.log.lock().unwrap().push(Seen::Drain);
                 self.driver.set_state(RingState::Draining);
             }
+            Command::Look => {}
         }
     }
 }

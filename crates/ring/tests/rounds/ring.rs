@@ -11,7 +11,7 @@ use arith::sample::Sampling;
 use baton_ring::boot::BootTimes;
 use baton_ring::canary::Canary;
 use baton_ring::follow::Follower;
-use baton_ring::head::{self, Handle, RingState};
+use baton_ring::head::{self, Driver, Handle, RingState};
 use baton_ring::join::Join;
 use baton_ring::lead::{Leader, ModelFacts};
 use baton_ring::link::{LinkError, Neighbours};
@@ -219,13 +219,24 @@ pub struct Ring {
     histories: Vec<History>,
     /// Tokens drafted and accepted.
     counts: Mutex<(u32, u32)>,
+    /// What rank 0 gave back when it left.
+    left: Arc<Mutex<Option<Driver>>>,
 }
 
 impl Ring {
     pub fn start(text: &str, chunk: u32, twist: &Twist) -> Self {
+        Self::start_on(text, chunk, twist, head::pair())
+    }
+
+    /// With what a ring before it left.
+    pub fn start_on(
+        text: &str,
+        chunk: u32,
+        twist: &Twist,
+        (handle, driver): (Handle, Driver),
+    ) -> Self {
         let layout = Layout::parse(text).unwrap();
         let world = layout.world();
-        let (handle, driver) = head::pair();
         let (mut seats, mut threads, mut stops) = (Vec::new(), Vec::new(), Vec::new());
         let tables: Vec<Table> = (0..world).map(|_| Table::default()).collect();
         let histories: Vec<History> = (0..world).map(|_| History::default()).collect();
@@ -272,8 +283,24 @@ impl Ring {
             driver,
         };
         let mut engine = staged(0);
-        threads.push(std::thread::spawn(move || leader.run(&mut engine)));
-        Self { handle, threads, stops, tables, histories, counts: Mutex::default() }
+        let left: Arc<Mutex<Option<Driver>>> = Arc::default();
+        let leaves = left.clone();
+        threads.push(std::thread::spawn(move || {
+            *leaves.lock().unwrap() = leader.run(&mut engine);
+        }));
+        Self { handle, threads, stops, tables, histories, counts: Mutex::default(), left }
+    }
+
+    /// Has rank 0 leave, and ends the other ranks; what the next ring starts on.
+    pub fn leave(self) -> (Handle, Driver) {
+        self.handle.leave();
+        self.stops.iter().for_each(|stop| stop.store(true, Ordering::Release));
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+        let driver = self.left.lock().unwrap().take().unwrap();
+        driver.left();
+        (self.handle, driver)
     }
 
     pub fn drafts(&self) -> (u32, u32) {

@@ -37,6 +37,38 @@ fn replies_go_on_with_the_same_bytes_after_every_break() {
 }
 
 #[test]
+fn a_ring_that_is_left_hands_its_replies_to_one_that_is_laid_out_otherwise() {
+    let twist = Twist { patience: PATIENT, ..Twist::default() };
+    let ring = Ring::ready("0:8", 7, &twist);
+    let expected: Vec<Ended> = ring.ask(requests()).into_iter().map(Result::unwrap).collect();
+    ring.stop();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let mut ring = Ring::ready("0:2,2:5,5:8", 7, &twist);
+        let mut replies = Vec::new();
+        for request in requests() {
+            replies.push(ring.handle.submit(request).await.unwrap());
+        }
+        // Also one that is left while it boots, and a ring of one.
+        for layout in ["0:4,4:8", "0:1,1:8", "0:8"] {
+            let left = ring.leave();
+            ring = Ring::start_on(layout, 7, &twist, left);
+            if layout == "0:1,1:8" {
+                ring.wait(|state| *state == RingState::Ready);
+            }
+        }
+        let mut found = Vec::new();
+        for reply in &mut replies {
+            found.push(end_of(reply).await.unwrap());
+        }
+        assert_eq!(found, expected);
+        let mut later = ring.handle.submit(requests().remove(1)).await.unwrap();
+        assert_eq!(end_of(&mut later).await.unwrap(), expected[1]);
+        ring.stop();
+    });
+}
+
+#[test]
 fn a_ring_that_does_not_come_back_fails_replies_by_name_when_their_time_is_up() {
     let patience = Duration::from_millis(700);
     let twist = Twist { patience, breaks: (90..100_000).collect(), ..Twist::default() };
