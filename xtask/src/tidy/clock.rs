@@ -3,7 +3,7 @@
 use super::{File, Finding, source};
 
 /// Crates that time things, or decide by time: by a clock that only goes on.
-const STEADY: &[&str] = &["backend", "cpu", "stage", "wire", "ring", "sched"];
+const STEADY: &[&str] = &["backend", "cpu", "stage", "wire", "ring", "sched", "node"];
 
 /// Uses of the wall clock.
 pub fn wall(file: &File) -> Vec<Finding> {

@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["sched", "text"],
     &["cpu", "cuda", "gpu", "stage", "grammar"],
     &["ring"],
-    &["api", "sim", "shard", "store"],
+    &["api", "sim", "shard", "node", "store"],
     &["cli"],
 ];
 

@@ -1,0 +1,278 @@
+//! An agent without I/O: whose claim counts, which rank is to run, and when it is started again.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::Now;
+use crate::membership::BEAT;
+use crate::message::{Ballot, Facts, Launch, RankNews, RankState, ToHead, ToNode, Wanted};
+
+/// First pause before a rank that ended is started again; doubles up to the longest.
+pub const RESTART_PAUSE: Duration = Duration::from_millis(200);
+/// Longest pause before a rank that ended is started again.
+pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A rank that ran so long has recovered: its next restart waits the shortest pause again.
+pub const RECOVERED: Duration = Duration::from_secs(30);
+/// A rank whose head is gone for so long ends.
+pub const ORPHAN_AFTER: Duration = Duration::from_secs(60);
+
+/// A channel to a head, by number; none is used twice.
+pub type Channel = u64;
+
+/// What happens to an agent.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A head said something.
+    Heard(Channel, ToNode),
+    /// A channel ended.
+    Closed(Channel),
+    /// The rank's process ended, or could not be started.
+    Ended(String),
+    /// A measurement is done.
+    Measured(Result<Value, String>),
+    /// Time goes on.
+    Tick,
+    /// The agent itself is to end.
+    Stop,
+}
+
+/// What an agent does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Says something to a head.
+    Say(Channel, ToHead),
+    /// Ends a channel.
+    Close(Channel),
+    /// Starts the rank's process; [`Event::Ended`] comes once for it.
+    Start(Box<Launch>),
+    /// Ends the process, by force where it takes too long.
+    End,
+    /// Measures; [`Event::Measured`] comes once for it.
+    Measure(Wanted),
+    /// A line for the log.
+    Note(String),
+    /// Nothing runs any more.
+    Stopped,
+}
+
+/// The process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Process {
+    None,
+    Running { since: Now },
+    Ending,
+    Pausing { until: Now },
+}
+
+/// The core of an agent.
+#[derive(Debug)]
+pub struct Agent {
+    incarnation: u64,
+    facts: Facts,
+    ballot: Ballot,
+    /// The head's channel, while there is one.
+    head: Option<Channel>,
+    /// Since when there is none.
+    alone: Now,
+    wanted: Option<Box<Launch>>,
+    /// What the process was started for.
+    running: Option<Box<Launch>>,
+    process: Process,
+    pause: Duration,
+    ends: u32,
+    why: String,
+    measuring: bool,
+    told: Now,
+    stops: bool,
+}
+
+impl Agent {
+    /// Before any head. `incarnation` is drawn at random, never 0.
+    pub fn new(incarnation: u64, facts: Facts, now: Now) -> Self {
+        Self {
+            incarnation: incarnation.max(1),
+            facts,
+            ballot: Ballot::default(),
+            head: None,
+            alone: now,
+            wanted: None,
+            running: None,
+            process: Process::None,
+            pause: RESTART_PAUSE,
+            ends: 0,
+            why: String::new(),
+            measuring: false,
+            told: now,
+            stops: false,
+        }
+    }
+
+    /// The facts as of now, for the next head that asks.
+    pub fn facts(&mut self) -> &mut Facts {
+        &mut self.facts
+    }
+
+    /// What it does, in one line.
+    pub fn status(&self) -> String {
+        let head = match self.head {
+            Some(_) => format!("head {:08x}", self.ballot.head >> 32),
+            None => "no head".into(),
+        };
+        match (&self.running, self.process) {
+            (Some(launch), Process::Running { .. }) => {
+                format!("rank {} of {}, {head}", launch.rank, launch.layout)
+            }
+            (_, Process::Pausing { .. }) => format!("its rank ended: {}, {head}", self.why),
+            _ => format!("no rank, {head}"),
+        }
+    }
+
+    /// What follows from an event.
+    pub fn step(&mut self, now: Now, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Heard(channel, message) => self.heard(now, channel, message, &mut actions),
+            Event::Closed(channel) => {
+                if self.head == Some(channel) {
+                    (self.head, self.alone) = (None, now);
+                    actions.push(Action::Note("the head is gone; its rank waits for it".into()));
+                }
+            }
+            Event::Ended(why) => self.ended(now, why),
+            Event::Measured(result) => {
+                self.measuring = false;
+                if let Some(head) = self.head {
+                    let said = result.map_or_else(ToHead::Unfit, ToHead::Measured);
+                    actions.push(Action::Say(head, said));
+                }
+            }
+            Event::Tick => {}
+            Event::Stop => {
+                self.stops = true;
+                self.wanted = None;
+            }
+        }
+        let orphan = self.head.is_none() && now.saturating_sub(self.alone) >= ORPHAN_AFTER;
+        if orphan && self.wanted.take().is_some() {
+            actions.push(Action::Note("no head for a minute: its rank ends".into()));
+        }
+        self.settle(now, &mut actions);
+        if let Some(head) = self.head
+            && now.saturating_sub(self.told) >= BEAT
+        {
+            self.told = now;
+            actions.push(Action::Say(head, ToHead::Beat(self.news())));
+        }
+        actions
+    }
+
+    fn heard(&mut self, now: Now, from: Channel, message: ToNode, actions: &mut Vec<Action>) {
+        match message {
+            ToNode::Hello { .. } => {
+                let (incarnation, facts) = (self.incarnation, self.facts.clone());
+                let ballot = self.ballot;
+                actions.push(Action::Say(from, ToHead::Welcome { incarnation, facts, ballot }));
+            }
+            ToNode::Claim(ballot) if ballot < self.ballot => {
+                actions.push(Action::Say(from, ToHead::Superseded(self.ballot)));
+                actions.push(Action::Close(from));
+            }
+            ToNode::Claim(ballot) => self.claimed(from, ballot, now, actions),
+            // Only who has claimed decides.
+            _ if self.head != Some(from) => {
+                actions.push(Action::Say(from, ToHead::Superseded(self.ballot)));
+                actions.push(Action::Close(from));
+            }
+            ToNode::Beat => {}
+            ToNode::Measure(wanted) => {
+                if !std::mem::replace(&mut self.measuring, true) {
+                    actions.push(Action::Measure(wanted));
+                }
+            }
+            ToNode::Run(launch) => {
+                if self.wanted.as_ref().is_none_or(|wanted| wanted.plan < launch.plan) {
+                    (self.pause, self.ends, self.why) = (RESTART_PAUSE, 0, String::new());
+                    self.wanted = Some(launch);
+                }
+            }
+            ToNode::Rest => self.wanted = None,
+        }
+    }
+
+    fn claimed(&mut self, from: Channel, ballot: Ballot, now: Now, actions: &mut Vec<Action>) {
+        if ballot.head != self.ballot.head {
+            // What an older head had started is not this one's.
+            self.wanted = None;
+            actions.push(Action::Note(format!("claimed by {ballot}")));
+        }
+        if let Some(old) = self.head.replace(from).filter(|old| *old != from) {
+            if ballot.head != self.ballot.head {
+                actions.push(Action::Say(old, ToHead::Superseded(ballot)));
+            }
+            actions.push(Action::Close(old));
+        }
+        self.ballot = ballot;
+        actions.push(Action::Say(from, ToHead::Claimed(ballot)));
+        // The next beat at once.
+        self.told = now.saturating_sub(BEAT);
+    }
+
+    fn ended(&mut self, now: Now, why: String) {
+        match self.process {
+            Process::Ending => {
+                self.process = Process::None;
+                self.running = None;
+            }
+            Process::Running { since } => {
+                if now.saturating_sub(since) >= RECOVERED {
+                    (self.pause, self.ends) = (RESTART_PAUSE, 0);
+                }
+                self.ends += 1;
+                self.why = why;
+                self.process = Process::Pausing { until: now + self.pause };
+                self.pause = (self.pause * 2).min(RESTART_PAUSE_MAX);
+            }
+            Process::None | Process::Pausing { .. } => {}
+        }
+    }
+
+    /// Brings the process to what is wanted.
+    fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let is_wanted = self.wanted.is_some() && self.wanted == self.running;
+        match self.process {
+            Process::Running { .. } if !is_wanted => {
+                self.process = Process::Ending;
+                actions.push(Action::End);
+            }
+            Process::Pausing { until } if is_wanted && now < until => {}
+            Process::Pausing { .. } | Process::None => match &self.wanted {
+                Some(wanted) => {
+                    self.running = Some(wanted.clone());
+                    self.process = Process::Running { since: now };
+                    actions.push(Action::Start(wanted.clone()));
+                }
+                None => {
+                    (self.process, self.running) = (Process::None, None);
+                    if std::mem::take(&mut self.stops) {
+                        actions.push(Action::Stopped);
+                    }
+                }
+            },
+            Process::Running { .. } | Process::Ending => {}
+        }
+    }
+
+    /// What its rank does.
+    fn news(&self) -> Option<RankNews> {
+        let launch = self.running.as_ref()?;
+        let state = match self.process {
+            Process::None => return None,
+            Process::Running { .. } => RankState::Running,
+            Process::Ending => RankState::Ending,
+            Process::Pausing { .. } => RankState::Pausing,
+        };
+        let (plan, rank, ends) = (launch.plan, launch.rank, self.ends);
+        Some(RankNews { plan, rank, state, ends, why: self.why.clone() })
+    }
+}

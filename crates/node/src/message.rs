@@ -1,0 +1,294 @@
+//! What a head and an agent say to each other: JSON, one message a record.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::NodeError;
+
+/// Most arguments of a rank.
+pub const ARGUMENTS_MAX: usize = 64;
+/// Most bytes of an argument, a name or a reason.
+pub const TEXT_BYTES_MAX: usize = 4_096;
+
+/// Whose claim on an agent counts: the higher one. `epoch` grows with each head that takes over,
+/// `head` is drawn at random when a head starts, so no two are equal.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Ballot {
+    /// How many heads there have been, as far as this one has heard.
+    pub epoch: u64,
+    /// The head.
+    pub head: u64,
+}
+
+impl fmt::Display for Ballot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {} of head {:08x}", self.epoch, self.head >> 32)
+    }
+}
+
+/// A secret as text; shown to nobody, wiped when dropped.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl Secret {
+    /// Of bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let digit = |digit| char::from_digit(u32::from(digit), 16).unwrap_or('0');
+        Self(digits.map(digit).collect())
+    }
+
+    /// Its bytes again; `None` of a text that is none.
+    pub fn bytes(&self) -> Option<Zeroizing<Vec<u8>>> {
+        let digits: Option<Vec<u32>> = self.0.chars().map(|c| c.to_digit(16)).collect();
+        let pairs = Zeroizing::new(digits.filter(|digits| digits.len() % 2 == 0)?);
+        let byte = |pair: &[u32]| (pair[0] << 4 | pair[1]) as u8;
+        Some(Zeroizing::new(pairs.chunks(2).map(byte).collect()))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A model, as a node looks for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// What the head was asked to serve: a name or a path.
+    pub model: String,
+    /// The file's own name, for a node that has it elsewhere.
+    pub file: String,
+    /// Digest of its shapes and formats under the settings; layers are compared when the ring
+    /// boots.
+    pub digest: String,
+    /// The settings, as arguments.
+    pub arguments: Vec<String>,
+}
+
+/// A rank that a node is to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// Which of the head's plans it is of; each has a higher number.
+    pub plan: u64,
+    /// The rank.
+    pub rank: u32,
+    /// Who holds what.
+    pub layout: String,
+    /// Its model.
+    pub wanted: Wanted,
+    /// What a stage takes beside the model and where it listens.
+    pub arguments: Vec<String>,
+    /// The ring's secret: of this plan alone.
+    pub secret: Secret,
+}
+
+/// What a head says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToNode {
+    /// First: who asks. The answer is [`ToHead::Welcome`].
+    Hello {
+        /// Its version.
+        engine: String,
+    },
+    /// From now on this head decides.
+    Claim(Ballot),
+    /// Still there.
+    Beat,
+    /// Measure yourself on this model.
+    Measure(Wanted),
+    /// Run this rank, and no other.
+    Run(Box<Launch>),
+    /// Run none.
+    Rest,
+}
+
+/// What a node is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// What it calls itself.
+    pub name: String,
+    /// Its version.
+    pub engine: String,
+    /// Operating system and processor.
+    pub system: String,
+    /// Cores.
+    pub cores: u32,
+    /// Memory in all.
+    pub memory_bytes: u64,
+    /// Memory that is free now.
+    pub free_bytes: u64,
+    /// Room for weights on its disk.
+    pub disk_bytes: u64,
+    /// What it computes on.
+    pub device: String,
+    /// Where its rank will listen: a port of the address that the head reaches it at.
+    pub stage_port: u16,
+}
+
+/// What a node's rank does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankState {
+    /// Its process runs.
+    #[default]
+    Running,
+    /// Its process ended and waits to be started again.
+    Pausing,
+    /// What ran before is being ended.
+    Ending,
+}
+
+/// A node's rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankNews {
+    /// Of which plan.
+    pub plan: u64,
+    /// The rank.
+    pub rank: u32,
+    /// What it does.
+    pub state: RankState,
+    /// How often its process ended by itself in this plan.
+    pub ends: u32,
+    /// How the last one ended, or why none starts.
+    pub why: String,
+}
+
+/// What an agent says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToHead {
+    /// The answer to a hello.
+    Welcome {
+        /// Drawn at random when the agent started.
+        incarnation: u64,
+        /// What the node is.
+        facts: Facts,
+        /// The highest claim so far.
+        ballot: Ballot,
+    },
+    /// The claim counts.
+    Claimed(Ballot),
+    /// A higher one was heard; the channel ends.
+    Superseded(Ballot),
+    /// Still there, with its rank.
+    Beat(Option<RankNews>),
+    /// What was measured; what it means is the planner's to know.
+    Measured(Value),
+    /// The node can't: no such model, no such device.
+    Unfit(String),
+}
+
+/// A message's bytes.
+///
+/// # Errors
+/// `MessageTooLong`.
+pub fn encode<T: Serialize>(message: &T, max: usize) -> Result<Vec<u8>, NodeError> {
+    let bytes =
+        serde_json::to_vec(message).map_err(|error| NodeError::BadMessage(error.to_string()))?;
+    match bytes.len() <= max {
+        true => Ok(bytes),
+        false => Err(NodeError::MessageTooLong { bytes: bytes.len(), max }),
+    }
+}
+
+/// The message of a head.
+///
+/// # Errors
+/// `BadMessage`.
+pub fn of_head(bytes: &[u8]) -> Result<ToNode, NodeError> {
+    let message: ToNode = decode(bytes)?;
+    match &message {
+        ToNode::Run(launch) => {
+            check_arguments(&launch.arguments)?;
+            check_arguments(&launch.wanted.arguments)?;
+        }
+        ToNode::Measure(wanted) => check_arguments(&wanted.arguments)?,
+        _ => {}
+    }
+    Ok(message)
+}
+
+/// The message of an agent.
+///
+/// # Errors
+/// `BadMessage`.
+pub fn of_agent(bytes: &[u8]) -> Result<ToHead, NodeError> {
+    decode(bytes)
+}
+
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NodeError> {
+    serde_json::from_slice(bytes).map_err(|error| NodeError::BadMessage(error.to_string()))
+}
+
+fn check_arguments(arguments: &[String]) -> Result<(), NodeError> {
+    let long = arguments.iter().map(String::len).max().unwrap_or(0);
+    if arguments.len() > ARGUMENTS_MAX || long > TEXT_BYTES_MAX {
+        let found = format!(
+            "{} arguments, the longest of {long} bytes: at most {ARGUMENTS_MAX} of \
+             {TEXT_BYTES_MAX}",
+            arguments.len()
+        );
+        return Err(NodeError::BadMessage(found));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_secret_comes_back_and_is_shown_nowhere() {
+        let secret = Secret::new(&[0, 171, 255]);
+        assert_eq!(secret.bytes().unwrap()[..], [0, 171, 255]);
+        let launch = Launch { secret, ..Launch::default() };
+        assert!(format!("{launch:?}").contains("Secret(..)"));
+        let bytes = encode(&ToNode::Run(Box::new(launch.clone())), 4_096).unwrap();
+        assert_eq!(of_head(&bytes).unwrap(), ToNode::Run(Box::new(launch)));
+        assert_eq!(Secret("0g".into()).bytes(), None);
+        assert_eq!(Secret("abc".into()).bytes(), None);
+    }
+
+    #[test]
+    fn as_much_as_the_limits_say_is_taken_and_one_more_is_refused() {
+        let of = |count, bytes| {
+            let arguments = vec!["x".repeat(bytes); count];
+            let launch = Launch { arguments, ..Launch::default() };
+            of_head(&encode(&ToNode::Run(Box::new(launch)), usize::MAX).unwrap())
+        };
+        assert!(of(ARGUMENTS_MAX, 1).is_ok() && of(1, TEXT_BYTES_MAX).is_ok());
+        for (count, bytes) in [(ARGUMENTS_MAX + 1, 1), (1, TEXT_BYTES_MAX + 1)] {
+            let error = of(count, bytes).unwrap_err().to_string();
+            assert!(error.contains("at most 64 of 4096"), "{error}");
+        }
+        let beat = encode(&ToNode::Beat, 6).unwrap();
+        assert_eq!(beat.len(), 6);
+        assert!(matches!(
+            encode(&ToNode::Beat, 5),
+            Err(NodeError::MessageTooLong { bytes: 6, max: 5 })
+        ));
+        assert!(of_head(b"{\"rob\":1}").is_err() && of_agent(b"\xff").is_err());
+    }
+
+    #[test]
+    fn the_newer_claim_is_the_higher() {
+        let old = Ballot { epoch: 3, head: u64::MAX };
+        assert!(Ballot { epoch: 4, head: 0 } > old && Ballot::default() < old);
+    }
+}
