@@ -12,7 +12,7 @@ const QUICK: [&str; 4] =
 
 /// Loopback with the addresses of two machines, as documents name them.
 const NETWORK: &str = "ip link set lo up && ip addr add 10.0.0.1/32 dev lo && \
-                       ip addr add 10.0.0.2/32 dev lo && exec \"$@\"";
+                       ip addr add 10.0.0.2/32 dev lo && ip addr add 10.0.0.3/32 dev lo && exec \"$@\"";
 
 /// What CI runs, where there is a `curl`.
 ///

@@ -34,6 +34,14 @@ const TABLES: [Long; 3] = [
     },
 ];
 
+/// Nodes that die, come back and join.
+const CHURN: Long = Long {
+    name: "churn",
+    package: "baton",
+    binary: "it",
+    test: "churn::a_user_of_three_nodes_lives_through_all_of_it",
+};
+
 /// Faults at random under load.
 const SIEGE: Long = Long {
     name: "siege",
@@ -63,6 +71,14 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
         }
         other => bail!("faults: found {other:?}, expected nothing, --only NAME or --loop-s N"),
     }
+}
+
+/// The life of a head and three nodes, which takes a minute and a half.
+///
+/// # Errors
+/// A reply with other bytes, one that broke without need, or anything left running.
+pub fn churn(steps: &mut Steps) -> Result<()> {
+    long(steps, &CHURN, None)
 }
 
 fn long(steps: &mut Steps, long: &Long, seconds: Option<u32>) -> Result<()> {

@@ -38,6 +38,8 @@ cargo xtask ci      check, fetch SmolLM2, arm, test, sim, short races, fuzz; wha
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask faults  a thousand cancels, slow hops, every fault on rings of real processes, about a
                     quarter of an hour; [--only NAME]; [--loop-s 1800] a siege under load instead
+cargo xtask churn   a head and three nodes: one dies in a reply and comes back, one is slow, one
+                    joins, the head is replaced; a timeline with what a client saw
 cargo xtask sim     [--seeds 10000] [--from 0] [--seed N] [--long] [--plant BUG] [--trace]
                     rings on a made-up clock and network, a seed each; --seed N --trace shows one
 cargo xtask clients [--model baton-tiny] [--structured 2000] [--cases 100] [--slow-s 0]
@@ -113,6 +115,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "arm" => arm::run(&mut steps),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
         [one, rest @ ..] if one == "faults" => faults::run(&mut steps, rest),
+        [one] if one == "churn" => faults::churn(&mut steps),
         [one, rest @ ..] if one == "sim" => sim::run(&mut steps, rest),
         [one, rest @ ..] if one == "clients" => clients::run(&mut steps, rest),
         [one, rest @ ..] if one == "matrix" => matrix::run(&mut steps, rest),

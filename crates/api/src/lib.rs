@@ -39,7 +39,7 @@ pub use limits::Limits;
 pub use options::Options;
 pub use proof::{Meter, Place, Run};
 pub use request::{Asked, Endpoint, Prompt};
-pub use server::{App, Compared, PromptPair, ServeError, serve};
+pub use server::{App, Compared, Nodes, PromptPair, ServeError, serve};
 pub use shape::Shape;
 pub use speech::{Manner, Part, Reasons, Speech};
 pub use thinking::Thinking;

@@ -4,6 +4,7 @@ mod bench;
 mod by_hand;
 mod chat;
 mod check;
+mod node;
 mod oracle;
 mod plan;
 mod serve;
@@ -19,6 +20,7 @@ pub use bench::{Bench, BenchCommand, BenchServe};
 pub use by_hand::ByHand;
 pub use chat::{Chat, Demo, Top};
 pub use check::{Check, Conformance};
+pub use node::{ByNodes, NodeArgs, Replan};
 pub use oracle::{Accept, Record};
 pub use plan::{PlanArgs, Probe};
 pub use serve::{Doctor, Serve, StageArgs};
@@ -51,6 +53,10 @@ pub enum Command {
     Serve(Serve),
     /// Run one rank by hand; it waits for rank 0 and comes back after every break.
     Stage(StageArgs),
+    /// Run what a head on another machine gives this one: an agent that stays.
+    Node(NodeArgs),
+    /// Have a server with --nodes plan anew, now: who joined or came back is counted in.
+    Replan(Replan),
     /// Three ranks on loopback, a reply in the terminal, and the proof that it equals one rank.
     Demo(Demo),
     /// Say what keeps this machine's rank and the next from forming a ring, with the flags of its

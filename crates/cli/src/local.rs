@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ring::backoff::Backoff;
 use ring::key::SECRET_BYTES;
-use wire::hello::Encryption;
 use zeroize::Zeroizing;
 
 use crate::args::Shared;
@@ -87,27 +86,12 @@ impl Recipe {
     fn spawn(&self, place: &Place) -> Result<Child> {
         let binary = std::env::current_exe().context("this program's own path")?;
         let shared = &self.shared;
-        let kv: arith::attention::KvDtype = shared.kv.into();
         let mut command = Command::new(binary);
         command.args(["--log", &self.log, "stage", "--local"]);
         command.arg(&shared.model);
         command.args(["--rank", &place.rank.to_string(), "--layout", &self.layout]);
-        command.args(["--arith", &shared.arith.to_string()]);
         command.args(["--device", &shared.device.to_string()]);
-        command.args(["--kv", kv.name(), "--threads", &self.threads.to_string()]);
-        let encryption: Encryption = shared.encryption.into();
-        command.args(["--encryption", encryption.name()]);
-        command.args(["--streams", &shared.streams.to_string()]);
-        command.args(["--chunk", &shared.chunk.to_string()]);
-        if let Some(context) = shared.context {
-            command.args(["--context", &context.to_string()]);
-        }
-        if let Some(gib) = shared.prompt_cache_gib {
-            command.args(["--prompt-cache-gib", &gib.to_string()]);
-        }
-        if !shared.prompt_pair.is_on() {
-            command.args(["--prompt-pair", "off"]);
-        }
+        command.args(["--threads", &self.threads.to_string()]).args(shared.arguments());
         if !place.group.is_empty() {
             command.args(["--group", &place.group.join(",")]);
             command.args(["--exchange", shared.exchange.name()]);

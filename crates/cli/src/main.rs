@@ -22,6 +22,8 @@ mod local;
 mod log;
 mod manifest;
 mod model;
+mod node;
+mod nodes;
 mod notify;
 mod oracle;
 #[cfg(feature = "otlp")]
@@ -49,7 +51,10 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let serves = matches!(
         cli.command,
-        Command::Serve(_) | Command::Stage(_) | Command::Store { command: StoreCommand::Serve(_) }
+        Command::Serve(_)
+            | Command::Stage(_)
+            | Command::Node(_)
+            | Command::Store { command: StoreCommand::Serve(_) }
     );
     let log = cli.log.as_deref().unwrap_or(if serves { "info" } else { "warn" });
     log::start(log);
@@ -83,6 +88,8 @@ fn run(command: Command, log: &str) -> anyhow::Result<()> {
     match command {
         Command::Serve(args) => serve::run(&args, log),
         Command::Stage(args) => stage::run(&args),
+        Command::Node(args) => node::run(&args, log),
+        Command::Replan(args) => nodes::replan(&args.url),
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Chat(args) => chat::run(&args),

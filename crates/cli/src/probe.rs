@@ -126,7 +126,8 @@ fn read(kept: &PathBuf) -> Option<Facts> {
     serde_json::from_str(&std::fs::read_to_string(kept).ok()?).ok()
 }
 
-fn host_name() -> String {
+/// What the system calls this machine.
+pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "this".to_owned() } else { name.to_owned() }
@@ -142,7 +143,7 @@ fn resident_bytes() -> u64 {
 
 /// Free bytes of the disk that `folder` is on, or will be; 0 where the system does not say.
 #[allow(clippy::unnecessary_cast, reason = "macOS counts blocks in 32 bits")]
-fn disk_bytes(folder: &Path) -> u64 {
+pub fn disk_bytes(folder: &Path) -> u64 {
     let there = folder.ancestors().find(|folder| folder.exists());
     let path = there.and_then(|there| CString::new(there.as_os_str().as_bytes()).ok());
     let Some(path) = path else { return 0 };

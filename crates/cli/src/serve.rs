@@ -22,6 +22,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use crate::args::{Serve, Shared};
 use crate::local::{Locals, Recipe};
 use crate::model::Model;
+use crate::nodes::{self, Listing, Nodes};
 use crate::notify::Manager;
 use crate::plan;
 use crate::rank::{self, Joined, Place, Ways};
@@ -30,6 +31,11 @@ use crate::source;
 
 /// How long a drained ring may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Seconds that running replies may take to finish.
+const DRAIN: u32 = 30;
+/// The same with nodes.
+const DRAIN_NODES: u32 = 180;
 
 /// Serves until SIGINT or SIGTERM.
 ///
@@ -56,19 +62,16 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
     let (first, second) = runtime.block_on(async { signal::twice() })?;
     let mut hang_ups = runtime.block_on(async { Signals::new() })?;
     let mut head = Head::start(args, &model, log)?;
+    let layout = match &head.nodes {
+        Some(_) => "by nodes".to_owned(),
+        None => model.layout.to_string(),
+    };
     tracing::info!(
-        "serving {} on http://{address}/v1, layout {}, context {}",
+        "serving {} on http://{address}/v1, layout {layout}, context {}",
         model.name(),
-        model.layout,
         model.shapes.context_max
     );
-    let mut app = api::App::new(head.handle.clone(), text, model.name());
-    app.keys.clone_from(&keys);
-    app.origins.clone_from(&args.cors);
-    app.prompt_pair = prompt_pair(&model)?;
-    app.compared = plan.as_ref().map(|plan| plan::compared(plan, &model)).transpose()?;
-    app.arith = model.settings.arith.to_string();
-    app.limits.drain_timeout_ms = u64::from(args.drain) * 1_000;
+    let app = app(args, &model, &head, text, (keys.clone(), plan.as_ref()))?;
     let manager = Arc::new(Manager::of_this_process());
     runtime.spawn(report(manager.clone(), head.handle.clone()));
     runtime.spawn(async move {
@@ -114,6 +117,26 @@ fn open(args: &Serve) -> Result<(Arc<Model>, Option<Plan>)> {
         settings.layout = Some(plan.layout.clone());
     }
     Ok((Arc::new(Model::open(&path, settings)?), plan))
+}
+
+/// What the endpoint serves.
+fn app(
+    args: &Serve,
+    model: &Model,
+    head: &Head,
+    text: Arc<Text>,
+    (keys, plan): (Option<Arc<api::Keys>>, Option<&Plan>),
+) -> Result<api::App> {
+    let mut app = api::App::new(head.handle.clone(), text, model.name());
+    app.keys = keys;
+    app.origins.clone_from(&args.cors);
+    app.prompt_pair = prompt_pair(model)?;
+    app.compared = plan.map(|plan| plan::compared(plan, model)).transpose()?;
+    app.arith = model.settings.arith.to_string();
+    app.nodes = head.nodes.as_ref().map(|nodes| nodes.status() as Arc<dyn api::Nodes>);
+    let drain = args.drain.unwrap_or(if app.nodes.is_some() { DRAIN_NODES } else { DRAIN });
+    app.limits.drain_timeout_ms = u64::from(drain) * 1_000;
+    Ok(app)
 }
 
 /// What prompts in pairs cost, said too.
@@ -177,12 +200,17 @@ struct Head {
     loaded: Arc<AtomicBool>,
     ways: Ways,
     locals: Option<Locals>,
+    nodes: Option<Nodes>,
 }
 
 impl Head {
     /// Returns once every rank is on its way; what they load is not there yet.
     fn start(args: &Serve, model: &Arc<Model>, log: &str) -> Result<Self> {
         let (world, shares) = (model.layout.world(), model.shares());
+        if let Some(file) = &args.by_nodes.nodes {
+            let listing = Listing::read(file, args.by_hand.key.as_deref())?;
+            return Self::by_nodes(args, model, listing);
+        }
         let by_hand = args.by_hand.is_any();
         ensure!(
             args.by_hand.next.is_none() || world > 1,
@@ -221,6 +249,17 @@ impl Head {
             log: log.to_owned(),
         };
         Self::join(model, threads, &places[0], Some((&recipe, &places)))
+    }
+
+    /// Gathers nodes, and leads what is planned of them.
+    fn by_nodes(args: &Serve, model: &Arc<Model>, listing: Listing) -> Result<Self> {
+        let (handle, driver) = head::pair();
+        let (alive, gone) = oneshot::channel();
+        let loaded = Arc::new(AtomicBool::new(false));
+        let pair = (handle.clone(), driver);
+        let (nodes, thread) = nodes::start(args, listing, model, pair, loaded.clone(), alive)?;
+        let (ways, nodes) = (Ways::default(), Some(nodes));
+        Ok(Self { handle, thread, gone, loaded, ways, locals: None, nodes })
     }
 
     /// Listens at `place`, then starts the processes of the other `places`.
@@ -273,7 +312,7 @@ impl Head {
             Ok(())
         };
         let thread = std::thread::Builder::new().name("baton-rank-0".into()).spawn(run)?;
-        Ok(Self { handle, thread, gone, loaded, ways, locals })
+        Ok(Self { handle, thread, gone, loaded, ways, locals, nodes: None })
     }
 
     /// Drains rank 0, then ends the ranks beside it.
@@ -284,6 +323,9 @@ impl Head {
         self.handle.drain();
         let is_gone = self.wait_gone(runtime, serving);
         self.ways.shutdown();
+        if let Some(nodes) = &self.nodes {
+            nodes.shutdown();
+        }
         // Loading heeds nobody, and leaves nothing behind: the thread may end with the process.
         let ended = if is_gone || self.loaded.load(Ordering::Acquire) {
             let ended = self.thread.join();
@@ -293,6 +335,9 @@ impl Head {
         };
         if let Some(locals) = self.locals {
             locals.end();
+        }
+        if let Some(nodes) = self.nodes {
+            nodes.end();
         }
         ended
     }

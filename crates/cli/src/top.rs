@@ -163,8 +163,30 @@ fn frame(looks: &VecDeque<Look>) -> String {
             rtt(now.number(&at("link_us"))),
         );
     }
+    out.push_str(&nodes(&now.health["nodes"]));
     if now.health["last_reply"].is_object() {
         out.push_str(&proof(now));
+    }
+    out
+}
+
+/// The plan and a line a node, of a server with nodes.
+fn nodes(told: &Value) -> String {
+    let Some(nodes) = told["nodes"].as_array() else { return String::new() };
+    let mut out = format!("\nplan  {}\n", told["plan"].as_str().unwrap_or("none"));
+    for node in nodes {
+        let text = |name: &str| node[name].as_str().unwrap_or_default();
+        let rank = match node["rank"].as_u64() {
+            Some(rank) => format!("rank {rank}"),
+            None => "no rank".into(),
+        };
+        let _ = writeln!(
+            out,
+            "      {:16}  {:8}  {rank:8}  {}",
+            text("name"),
+            text("state"),
+            text("why")
+        );
     }
     out
 }
@@ -227,6 +249,21 @@ mod tests {
         });
         let metrics = format!("# TYPE {REPLY} counter\n{REPLY} {}\n{PROMPT} 10\n", rounds * 2);
         Look { at, health, metrics }
+    }
+
+    #[test]
+    fn a_node_has_a_line_with_its_state_rank_and_reason() {
+        let told = json!({"plan": "a 0..4, b 4..8", "nodes": [
+            {"name": "b", "state": "up", "rank": 1, "returns": 0},
+            {"name": "c", "state": "gone", "why": "no word for 8 s", "rank": null, "returns": 2},
+        ]});
+        let said = nodes(&told);
+        let lines: Vec<Vec<&str>> = said.lines().map(|l| l.split_whitespace().collect()).collect();
+        assert_eq!(lines[1][1..], ["a", "0..4,", "b", "4..8"]);
+        assert_eq!(lines[2], ["b", "up", "rank", "1"]);
+        assert_eq!(lines[3][..4], ["c", "gone", "no", "rank"]);
+        assert!(said.ends_with("no word for 8 s\n"), "{said}");
+        assert_eq!(nodes(&Value::Null), "");
     }
 
     #[test]

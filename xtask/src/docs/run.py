@@ -155,7 +155,7 @@ class Follower:
             since, output = time.monotonic(), ""
             if re.fullmatch(r"\w+=\S+", line):
                 self.variables.append(line)
-            elif re.match(r"baton (serve|stage) |baton probe .*--answer", line, re.S) and not fails:
+            elif re.match(r"baton (serve|stage|node) |baton probe .*--answer", line, re.S) and not fails:
                 self.serve(line)
             else:
                 output = self.run(line, fails)

@@ -48,6 +48,8 @@ pub struct App {
     pub prompt_pair: Option<PromptPair>,
     /// What a plan predicted, where there is one; this server adds what it measures.
     pub compared: Option<Compared>,
+    /// The nodes that ranks are given to; none where ranks stay where they are.
+    pub nodes: Option<Arc<dyn Nodes>>,
 }
 
 /// A prediction, and how often what is measured is held against it.
@@ -69,6 +71,14 @@ impl Compared {
     fn known(&self) -> MutexGuard<'_, Truth> {
         self.truth.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The nodes of a server that gives ranks to machines.
+pub trait Nodes: Send + Sync {
+    /// What there is to say of each, and of the plan: a JSON object.
+    fn status(&self) -> serde_json::Value;
+    /// Has a new plan made now; false where one is being made or the server ends.
+    fn replan(&self) -> bool;
 }
 
 /// What prompts in pairs cost the member of a group that loses most by them.
@@ -95,6 +105,7 @@ impl App {
             origins: Vec::new(),
             prompt_pair: None,
             compared: None,
+            nodes: None,
         }
     }
 }

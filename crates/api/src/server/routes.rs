@@ -41,6 +41,7 @@ pub(super) fn all() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
         ("/detokenize", post(tokens::detokenize)),
         ("/metrics", get(metrics)),
         ("/v1/metrics", get(metrics)),
+        ("/replan", post(replan)),
         ("/health", get(health)),
         ("/ready", get(ready)),
         (OPENAPI, get(openapi)),
@@ -221,8 +222,18 @@ async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Val
             "kv_pages_lost": pair.kv_pages_lost,
         })),
         "plan": truth::told(shared.app.compared.as_ref()),
+        "nodes": shared.app.nodes.as_ref().map(|nodes| nodes.status()),
         "uptime_s": shared.started.elapsed().as_secs_f64(),
     }))
+}
+
+/// Asks for a new plan of who runs what; it is made whatever runs.
+async fn replan(State(shared): App) -> Result<Json<Value>, ApiError> {
+    let nodes = shared.app.nodes.as_ref().ok_or_else(|| ApiError::UnknownPath {
+        method: "POST".into(),
+        path: "/replan (this server was started without --nodes)".into(),
+    })?;
+    Ok(Json(json!({"accepted": nodes.replan()})))
 }
 
 /// 200 only when a request would be taken.

@@ -7,7 +7,7 @@ use arith::format::Format;
 use clap::{Args, ValueEnum};
 use sched::Drafters;
 
-use super::{ByHand, Shared};
+use super::{ByHand, ByNodes, Shared};
 use crate::model::Settings;
 
 /// Who guesses tokens ahead.
@@ -103,9 +103,13 @@ pub struct Serve {
     /// How long requests wait for a ring that broke before they fail; 0 fails them at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub continue_s: u32,
-    /// Longest time that running replies get to finish after Ctrl-C or SIGTERM.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    pub drain: u32,
+    /// Longest time that running replies get to finish after Ctrl-C or SIGTERM [default: 30, or
+    /// 180 with --nodes].
+    #[arg(long, value_name = "SECONDS")]
+    pub drain: Option<u32>,
+    /// Where the others are, if agents run them.
+    #[command(flatten)]
+    pub by_nodes: ByNodes,
     /// Where the others are, if they are started by hand.
     #[command(flatten)]
     pub by_hand: ByHand,

@@ -144,6 +144,33 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// As arguments of another rank: all but model, layout, device, threads and exchange.
+    pub fn arguments(&self) -> Vec<String> {
+        let (kv, encryption): (KvDtype, Encryption) = (self.kv.into(), self.encryption.into());
+        let mut arguments = vec![
+            "--arith".into(),
+            self.arith.to_string(),
+            "--kv".into(),
+            kv.name().into(),
+            "--encryption".into(),
+            encryption.name().into(),
+            "--streams".into(),
+            self.streams.to_string(),
+            "--chunk".into(),
+            self.chunk.to_string(),
+        ];
+        if let Some(context) = self.context {
+            arguments.extend(["--context".into(), context.to_string()]);
+        }
+        if let Some(gib) = self.prompt_cache_gib {
+            arguments.extend(["--prompt-cache-gib".into(), gib.to_string()]);
+        }
+        if !self.prompt_pair.is_on() {
+            arguments.extend(["--prompt-pair".into(), "off".into()]);
+        }
+        arguments
+    }
+
     /// As settings, for `world` ranks where no layout is given.
     pub fn settings(&self, world: u32) -> Settings {
         Settings {

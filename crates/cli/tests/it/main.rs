@@ -8,6 +8,7 @@
 mod arm;
 mod cache;
 mod check;
+mod churn;
 mod client;
 mod columns;
 mod demo;
@@ -26,6 +27,7 @@ mod memory;
 mod model;
 mod needle;
 mod netns;
+mod nodes;
 mod notify;
 mod oracle;
 mod output;

@@ -1,0 +1,193 @@
+//! A node's rank, as a process that ends with its agent, and a node's measurement.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{self, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use node::journal::Journal;
+use node::message::{Launch, Wanted};
+use placement::Facts;
+use ring::key::SECRET_BYTES;
+use serde_json::Value;
+
+use super::find::find;
+
+/// How long a rank may take to end before it is killed.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+/// Most bytes of a measurement.
+const MEASURED_BYTES_MAX: u64 = 1 << 20;
+/// Longest last line of a rank that is repeated.
+const WHY_BYTES_MAX: usize = 400;
+/// Longest piece of what a rank says.
+const LINE_BYTES_MAX: u64 = 4_096;
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// What processes are started with.
+pub struct Starter {
+    /// The node's name.
+    pub name: String,
+    /// As `--device` takes it.
+    pub device: String,
+    /// Compute threads.
+    pub threads: usize,
+    /// Most memory, in GiB.
+    pub memory_limit: Option<f64>,
+    /// Where models are.
+    pub models: Option<PathBuf>,
+    /// Where the rank listens.
+    pub listen: SocketAddr,
+    /// Where what it says is kept.
+    pub journal: PathBuf,
+    /// Log filter.
+    pub log: String,
+}
+
+/// A rank's process.
+pub struct Child {
+    process: process::Child,
+    /// When it is killed.
+    until: Option<Instant>,
+    last: std::sync::Arc<std::sync::Mutex<String>>,
+}
+
+impl Starter {
+    /// Starts a rank. The calling thread must outlive it.
+    ///
+    /// # Errors
+    /// No such model here, or a process that can't be started.
+    pub fn start(&self, launch: &Launch) -> Result<Child> {
+        let model = find(&launch.wanted, self.models.as_deref())?;
+        let secret = launch.secret.bytes().filter(|secret| secret.len() == SECRET_BYTES);
+        let secret = secret.context("the head gave no secret for the ring")?;
+        let mut command = self.command()?;
+        command.args(["--log", &self.log, "stage", "--local"]).arg(model);
+        self.settings(&mut command, &launch.wanted);
+        command.args(&launch.arguments).args(["--listen", &self.listen.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = command.spawn().context("can't start a rank")?;
+        if let Some(stdin) = &mut process.stdin {
+            // A process that is gone already is found by its keeper.
+            let _ = stdin.write_all(&secret);
+        }
+        let last = std::sync::Arc::default();
+        if let Some(said) = process.stderr.take() {
+            let (name, rank) = (self.name.clone(), launch.rank);
+            let journal = Journal::open(&self.journal.join("rank.log"));
+            let last = std::sync::Arc::clone(&last);
+            let keep = move || keep(said, journal, &last, &format!("{name}, rank {rank}"));
+            std::thread::Builder::new().name("baton-journal".into()).spawn(keep)?;
+        }
+        Ok(Child { process, until: None, last })
+    }
+
+    /// Measures what this machine is to a placement of the model.
+    ///
+    /// # Errors
+    /// No such model here, and what a measurement fails of.
+    pub fn measure(&self, wanted: &Wanted) -> Result<Value> {
+        let model = find(wanted, self.models.as_deref())?;
+        let mut command = self.command()?;
+        command.args(["--log", &self.log, "probe", "--json", "--name", &self.name]).arg(model);
+        self.settings(&mut command, wanted);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().context("can't start a measurement")?;
+        let mut said = String::new();
+        if let Some(out) = &mut process.stdout {
+            out.take(MEASURED_BYTES_MAX).read_to_string(&mut said)?;
+        }
+        let ended = process.wait_with_output()?;
+        let text = String::from_utf8_lossy(&ended.stderr);
+        let why = text.lines().last().unwrap_or_default();
+        ensure!(ended.status.success(), "the measurement failed: {why}");
+        let mut facts: Facts = serde_json::from_str(&said).context("the measurement")?;
+        if let Some(gib) = self.memory_limit {
+            facts.node.memory_bytes = facts.node.memory_bytes.min((gib * GIB) as u64);
+        }
+        Ok(serde_json::to_value(facts)?)
+    }
+
+    /// This program, to end with the thread that starts it.
+    fn command(&self) -> Result<Command> {
+        let mut command = Command::new(std::env::current_exe().context("this program's path")?);
+        command.env("NO_COLOR", "1");
+        #[cfg(target_os = "linux")]
+        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        Ok(command)
+    }
+
+    /// The head's settings, and this node's own where it has none for it.
+    fn settings(&self, command: &mut Command, wanted: &Wanted) {
+        let is_said = |flag: &str| wanted.arguments.iter().any(|argument| argument == flag);
+        command.args(&wanted.arguments);
+        if !is_said("--device") {
+            command.args(["--device", &self.device]);
+        }
+        if !is_said("--threads") {
+            command.args(["--threads", &self.threads.to_string()]);
+        }
+    }
+}
+
+impl Child {
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Asks it to end; [`Child::ended`] kills it where that takes too long.
+    pub fn end(&mut self) {
+        drop(self.process.stdin.take());
+        self.until.get_or_insert(Instant::now() + END_TIMEOUT);
+    }
+
+    /// How it ended, once it has.
+    pub fn ended(&mut self) -> Option<String> {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            let _ = self.process.kill();
+        }
+        let status = match self.process.try_wait() {
+            Ok(status) => status?.to_string(),
+            Err(error) => error.to_string(),
+        };
+        let last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let last = last.trim();
+        Some(if last.is_empty() { status } else { format!("{status}: {last}") })
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Writes what a rank says to its journal, and remembers its last line.
+fn keep(
+    said: impl Read,
+    journal: std::io::Result<Journal>,
+    last: &std::sync::Mutex<String>,
+    who: &str,
+) {
+    let mut journal = journal.map_err(|error| tracing::warn!("{who}: no journal: {error}")).ok();
+    let mut reader = BufReader::new(said);
+    let mut line = Vec::new();
+    while matches!(reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line), Ok(1..)) {
+        if let Some(Err(error)) = journal.as_mut().map(|journal| journal.write(&line)) {
+            tracing::warn!("{who}: no journal any more: {error}");
+            journal = None;
+        }
+        let text = String::from_utf8_lossy(&line[..line.len().min(WHY_BYTES_MAX)]).into_owned();
+        *last.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = text;
+        line.clear();
+    }
+}

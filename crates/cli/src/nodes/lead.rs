@@ -1,0 +1,195 @@
+//! Rank 0 of a head: leads one plan's ring after another, with the same requests.
+
+use std::net::TcpListener;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Result, anyhow};
+use arith::base::Rank;
+use ring::head::{Driver, RingState};
+use ring::join::{Alone, Join};
+use ring::key::Key;
+use ring::tcp::Transport;
+use stage::Engine;
+use wire::hello::Encryption;
+
+use crate::device::Seat;
+use crate::model::Model;
+use crate::rank::{Joined, Place};
+
+/// What rank 0 needs of a plan.
+#[derive(Clone)]
+pub struct Seated {
+    /// Who holds what.
+    pub layout: String,
+    /// Where rank 0 listens; none in a ring of one.
+    pub listener: Option<Arc<TcpListener>>,
+    /// Where rank 1 listens.
+    pub next: Vec<String>,
+    /// The ring's key.
+    pub key: Key,
+    /// The plan, for people.
+    pub table: String,
+}
+
+/// What rank 0 is to do.
+pub enum Order {
+    /// Say what is waited for.
+    Say(String),
+    /// Lead this ring.
+    Lead(Seated),
+    /// Lead none; why.
+    Wait(String),
+    /// End; with an error where there is one.
+    End(Option<String>),
+}
+
+/// The links of the ring that rank 0 leads now.
+#[derive(Clone, Default)]
+pub struct Way(Arc<Mutex<(Option<Arc<Transport>>, bool)>>);
+
+impl Way {
+    /// Ends the links that there are.
+    pub fn cut(&self) {
+        if let Some(transport) = &self.lock().0 {
+            transport.shutdown();
+        }
+    }
+
+    /// Ends the links that there are, and those to come.
+    pub fn end(&self) {
+        self.lock().1 = true;
+        self.cut();
+    }
+
+    fn set(&self, transport: Option<Arc<Transport>>) {
+        let mut way = self.lock();
+        way.0 = transport;
+        if let (Some(transport), true) = (&way.0, way.1) {
+            transport.shutdown();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Option<Arc<Transport>>, bool)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Rank 0's thread.
+pub struct Lead {
+    /// The model; its layout is each plan's.
+    pub model: Arc<Model>,
+    /// Compute threads.
+    pub threads: usize,
+    /// Whether links are enciphered.
+    pub encryption: Encryption,
+    /// What to do.
+    pub orders: Receiver<Order>,
+    /// The links, for whoever ends them.
+    pub way: Way,
+    /// Whether rank 0 has its layers.
+    pub loaded: Arc<AtomicBool>,
+}
+
+/// Layers that stay loaded while their range does.
+type Held = Option<(Range<u32>, Box<dyn Engine>)>;
+
+impl Lead {
+    /// Leads until the end.
+    ///
+    /// # Errors
+    /// What keeps rank 0 from loading or listening, and the reason of an end.
+    pub fn run(self, mut driver: Driver) -> Result<()> {
+        let (mut current, mut held): (Option<Seated>, Held) = (None, None);
+        let seat = self.model.seat(Rank(0), self.threads)?;
+        loop {
+            driver.left();
+            let mut orders: Vec<Order> = self.orders.try_iter().collect();
+            if orders.is_empty() && current.is_none() {
+                let Ok(order) = self.orders.recv() else { return Ok(()) };
+                orders.push(order);
+            }
+            for order in orders {
+                match order {
+                    Order::Say(text) => driver.set_state(RingState::Booting(text)),
+                    Order::Lead(seated) => current = Some(seated),
+                    Order::Wait(why) => {
+                        current = None;
+                        driver.set_state(RingState::Waiting(why));
+                    }
+                    Order::End(why) => return why.map_or(Ok(()), |why| Err(anyhow!(why))),
+                }
+            }
+            let Some(seated) = &current else { continue };
+            match self.lead(seated, &seat, driver, &mut held)? {
+                Some(left) => driver = left,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Leads one ring until it is left or drained.
+    fn lead(
+        &self,
+        seated: &Seated,
+        seat: &Seat,
+        driver: Driver,
+        held: &mut Held,
+    ) -> Result<Option<Driver>> {
+        let mut settings = self.model.settings.clone();
+        settings.layout = Some(seated.layout.clone());
+        let model = Model::open(self.model.checkpoint.path(), settings)?;
+        let range = model.range(Rank(0))?;
+        let transport = match &seated.listener {
+            None => None,
+            Some(listener) => {
+                let place = Place {
+                    rank: Rank(0),
+                    member: 0,
+                    group: Vec::new(),
+                    listen: vec![listener.local_addr()?],
+                    next: seated.next.clone(),
+                    key: Some(seated.key.clone()),
+                    encryption: self.encryption,
+                };
+                let listeners = vec![listener.try_clone()?];
+                Some(Arc::new(Transport::start_on(place.config(&model)?, listeners)?))
+            }
+        };
+        self.way.set(transport.clone());
+        let mut engine = match held.take() {
+            Some((of, engine)) if of == range => engine,
+            others => {
+                drop(others);
+                self.loaded.store(false, Ordering::Release);
+                tracing::info!(
+                    "rank 0: loading layers {}..{} and the ends of {}",
+                    range.start,
+                    range.end,
+                    model.name()
+                );
+                model.engine(Rank(0), seat, None)?
+            }
+        };
+        self.loaded.store(true, Ordering::Release);
+        let left = match transport.clone() {
+            None => serve(&model, seat, Alone, driver, &mut *engine),
+            Some(transport) => serve(&model, seat, Joined(transport), driver, &mut *engine),
+        }?;
+        self.way.set(None);
+        *held = Some((range, engine));
+        Ok(left)
+    }
+}
+
+fn serve<J: Join>(
+    model: &Model,
+    seat: &Seat,
+    join: J,
+    driver: Driver,
+    engine: &mut dyn Engine,
+) -> Result<Option<Driver>> {
+    Ok(model.leader(seat, join, driver)?.run(engine))
+}

@@ -1,0 +1,217 @@
+//! From what nodes measured to a plan, and to what each rank is started with.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use node::file::{Listed, Nodes as File};
+use node::head::{Head, Plan};
+use node::message::{Launch, Secret};
+use placement::{Ask, Facts, Objective, Problem, table};
+use ring::address;
+use ring::key::{Key, generate_secret};
+
+use super::lead::Seated;
+use crate::model::Model;
+use crate::plan;
+
+/// Prompt that a plan is for.
+const PROMPT: u32 = 2_048;
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Makes plans.
+pub struct Planner {
+    model: Arc<Model>,
+    shape: placement::Model,
+    digest: String,
+    /// This machine's.
+    own: Facts,
+    listed: Vec<Listed>,
+    /// Links as a user says them.
+    links: Vec<String>,
+    /// Which node holds which layers, where a user says so.
+    layers: Option<String>,
+    /// Where rank 0 listens, where a user says so.
+    listen: Option<SocketAddr>,
+    /// By which address of this machine each node was reached.
+    reached: HashMap<usize, IpAddr>,
+    listeners: HashMap<SocketAddr, Arc<TcpListener>>,
+    /// What rank 0 needs of the newest plan.
+    seated: Option<(u64, Seated)>,
+}
+
+impl Planner {
+    /// Of what this machine measured, and what the file lists.
+    ///
+    /// # Errors
+    /// Headers that can't be read, and an address of another form.
+    pub fn new(
+        model: Arc<Model>,
+        mut own: Facts,
+        file: &File,
+        layers: Option<String>,
+    ) -> Result<Self> {
+        let (shape, digest) = (plan::shape(&model)?, model.digest()?);
+        limit(&mut own, file.head.memory_limit);
+        let parse = |text: &String| {
+            text.parse().with_context(|| format!("listen = {text:?}: expected ADDR:PORT"))
+        };
+        Ok(Self {
+            model,
+            shape,
+            digest,
+            own,
+            listed: file.nodes.clone(),
+            links: file.links.clone(),
+            layers,
+            listen: file.head.listen.as_ref().map(parse).transpose()?,
+            reached: HashMap::new(),
+            listeners: HashMap::new(),
+            seated: None,
+        })
+    }
+
+    /// A node was reached by this address of this machine.
+    pub fn reached(&mut self, node: usize, local: IpAddr) {
+        self.reached.insert(node, local);
+    }
+
+    /// What rank 0 needs of a plan, once.
+    pub fn seated(&mut self, number: u64) -> Option<Seated> {
+        self.seated.take_if(|(of, _)| *of == number).map(|(_, seated)| seated)
+    }
+
+    /// The best plan on this machine and `nodes`.
+    ///
+    /// # Errors
+    /// Nothing fits, with what is missing.
+    pub fn plan(&mut self, number: u64, nodes: &[usize], head: &Head) -> Result<Plan> {
+        let mut facts = vec![self.own.clone()];
+        for node in nodes {
+            facts.push(self.facts(*node, head)?);
+        }
+        let Best { made, table, time_s } = self.best(&facts)?;
+        let stages = &made.choice.best.stages;
+        let secret = generate_secret()?;
+        let listener = match stages.last().context("a plan has stages")?.nodes[0] {
+            0 => None,
+            last => Some(self.listener(nodes[last - 1])?),
+        };
+        let mut seats = Vec::new();
+        for (stage, order) in stages.iter().zip(&made.ranks).skip(1) {
+            let node = nodes[stage.nodes[0] - 1];
+            let next = match &listener {
+                Some(listener) if order.rank as usize + 1 == stages.len() => {
+                    listener.local_addr()?.to_string()
+                }
+                _ => order.next.first().context("a rank's next has an address")?.clone(),
+            };
+            let arguments = [
+                ("--rank", order.rank.to_string()),
+                ("--layout", made.layout.clone()),
+                ("--next", next),
+            ];
+            let launch = Launch {
+                plan: number,
+                rank: order.rank,
+                layout: made.layout.clone(),
+                wanted: head.wanted(node).clone(),
+                arguments: arguments.into_iter().flat_map(|(f, v)| [f.into(), v]).collect(),
+                secret: Secret::new(&*secret),
+            };
+            seats.push((node, launch));
+        }
+        let part = |stage: &placement::Stage| {
+            let name = &facts[stage.nodes[0]].node.name;
+            format!("{name} {}..{}", stage.layers.start, stage.layers.end)
+        };
+        let line = stages.iter().map(part).collect::<Vec<_>>().join(", ");
+        let first = made.ranks.first().context("a plan has rank 0")?;
+        let (layout, next) = (made.layout.clone(), first.next.clone());
+        let key = Key::from_bytes(&*secret)?;
+        self.seated = Some((number, Seated { layout, listener, next, key, table }));
+        Ok(Plan { number, seats, line, time_s })
+    }
+
+    /// The best placement, or the user's while its nodes are there; and its table.
+    fn best(&self, facts: &[Facts]) -> Result<Best> {
+        // Of nodes that are not there nothing can be said.
+        let is_there = |name: &str| facts.iter().any(|facts| facts.node.name == name);
+        let said = |text: &&String| match text.split_once('=').and_then(|(p, _)| p.split_once(':'))
+        {
+            Some((a, b)) => is_there(a) && is_there(b),
+            None => true,
+        };
+        let texts: Vec<String> = self.links.iter().filter(said).cloned().collect();
+        let links = plan::links(&texts, facts)?;
+        let shapes = &self.model.shapes;
+        let ask = Ask {
+            objective: Objective::Decode,
+            context: shapes.context_max,
+            streams: shapes.streams_max,
+            prompt: PROMPT.min(shapes.context_max.saturating_sub(1)).max(1),
+            chunk_rows: shapes.chunk_rows_max,
+            head: Some(0),
+            ..Ask::default()
+        };
+        let of = (&self.shape, &*self.digest);
+        let make = |layers| placement::Plan::make(of, facts, &links, &ask, layers);
+        let (made, is_given) = match self.layers.as_deref().map(|layers| make(Some(layers))) {
+            Some(Ok(plan)) => (plan, true),
+            Some(Err(error)) => {
+                tracing::warn!("--layers: {error}; the best of what is there instead");
+                (make(None)?, false)
+            }
+            None => (make(None)?, false),
+        };
+        let nodes: Vec<_> = facts.iter().map(|facts| facts.node.clone()).collect();
+        let problem = Problem::new(&self.shape, &nodes, &links, &ask)?;
+        let table = table(&problem, &made.choice);
+        // What a user asked for is taken back whenever it can be.
+        let time_s = if is_given { 0.0 } else { made.choice.time_s };
+        Ok(Best { made, table, time_s })
+    }
+
+    /// What a node measured, under the name and limits that the file gives it.
+    fn facts(&self, node: usize, head: &Head) -> Result<Facts> {
+        let listed = &self.listed[node];
+        let measured = head.measured(node).cloned().unwrap_or_default();
+        let mut facts: Facts = serde_json::from_value(measured)
+            .with_context(|| format!("{}: what it measured", listed.name))?;
+        facts.node.name.clone_from(&listed.name);
+        limit(&mut facts, listed.memory_limit);
+        let (host, _) = address::split(&listed.address)?;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        facts.listen = vec![format!("{host}:{}", head.members()[node].facts.stage_port)];
+        Ok(facts)
+    }
+
+    /// Where rank 0 listens for the rank of `node`: by the address that reaches it. One socket
+    /// stays through all plans.
+    fn listener(&mut self, node: usize) -> Result<Arc<TcpListener>> {
+        let local = self.reached.get(&node).copied().context("the last node was not reached")?;
+        let address = self.listen.unwrap_or(SocketAddr::new(local, 0));
+        if let Some(listener) = self.listeners.get(&address) {
+            return Ok(listener.clone());
+        }
+        let listener = TcpListener::bind(address);
+        let listener = Arc::new(listener.with_context(|| format!("can't listen on {address}"))?);
+        self.listeners.insert(address, listener.clone());
+        Ok(listener)
+    }
+}
+
+/// A placement, its table, and what it counts as beside others.
+struct Best {
+    made: placement::Plan,
+    table: String,
+    time_s: f64,
+}
+
+/// Keeps a node's rank within so many GiB.
+fn limit(facts: &mut Facts, gib: Option<f64>) {
+    if let Some(gib) = gib {
+        facts.node.memory_bytes = facts.node.memory_bytes.min((gib * GIB) as u64);
+    }
+}
