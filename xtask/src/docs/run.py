@@ -31,6 +31,7 @@ SHORTER = {
         " --tokens 2 --prompt 24 --threads 1 --chunks 64 --streams 1",
     r"^baton bench \$M .*": " --runs 1 --prompt 16 --decode 4",
 }
+STAYS = r"baton (serve|stage|node) |baton probe .*--answer"
 BUILDS = ("cargo ", "rustup ", "alias ")
 counts = {"run": 0, "shortened": 0, "lines": 0, "builds": 0, "elsewhere": 0}
 
@@ -155,7 +156,7 @@ class Follower:
             since, output = time.monotonic(), ""
             if re.fullmatch(r"\w+=\S+", line):
                 self.variables.append(line)
-            elif re.match(r"baton (serve|stage|node) |baton probe .*--answer", line, re.S) and not fails:
+            elif re.match(STAYS, line, re.S) and not fails:
                 self.serve(line)
             else:
                 output = self.run(line, fails)
