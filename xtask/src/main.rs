@@ -55,7 +55,7 @@ cargo xtask gpu-check [--short]
                     a GPU beside the CPU: the conformance suite, rings of both with one hash
 cargo xtask kernels [--short] [--keep FOLDER]
                     CUDA kernels compiled for every architecture: registers, spills
-cargo xtask device-test
+cargo xtask device-test [--cards 2]
                     the binary that tests and measures a card, to be carried there
 cargo xtask docs    [DOCUMENT..] every command of the documents, run; outputs compared
 cargo xtask page    the page in a headless Chromium on a ring of 3: used, photographed
@@ -70,6 +70,8 @@ cargo xtask requantise FROM.gguf Q4_0 OUT.gguf
 cargo xtask push    [--bytes 4GiB] [--model FILE] [--folder FOLDER] [--baton BINARY]
                     layers to two machines at once over a gigabit each: shares of the links, what
                     a kill, a second start, a moved cut and a damaged unit send again
+cargo xtask shorten FROM.gguf LAYERS OUT.gguf
+                    its first layers and its ends, as a model of their own
 cargo xtask race-cpu [--short] [--model NAME,..] [--threads 1,2] [--arith 1,2] [--runs 9]
                     [--json FILE] [--baton BINARY] [--python PYTHON]
                     beside llama.cpp, run by run in turn: ratios, streams, shares of the limits
@@ -127,11 +129,17 @@ fn run(arguments: &[String]) -> Result<()> {
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "kernels" => kernels::run(&mut steps, rest),
         [one] if one == "device-test" => kernels::device_test(&mut steps),
+        [one, rest @ ..] if one == "device-test" && rest == ["--cards", "2"] => {
+            kernels::two_cards(&mut steps)
+        }
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
         [one, from, format, to] if one == "requantise" => {
             race::requantise(from.as_ref(), synthetic::parse_format(format)?, to.as_ref())
         }
         [one, rest @ ..] if one == "push" => push::run(&mut steps, rest),
+        [one, from, layers, to] if one == "shorten" => {
+            race::shorten(from.as_ref(), layers.parse().context("LAYERS")?, to.as_ref())
+        }
         [one, rest @ ..] if one == "race-cpu" => race::run(&mut steps, rest),
         [one, rest @ ..] if one == "race-ring" => race_ring::run(&mut steps, rest),
         [one, rest @ ..] if one == "race-plan" => race_plan::run(&mut steps, rest),

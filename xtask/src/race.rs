@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::step::{self, Steps, cargo};
 use engine::Engine;
-pub use models::requantise;
 use models::{Case, Model, STREAMS_PROMPT};
+pub use models::{requantise, shorten};
 use report::{Limits, Report, Run, Work};
 
 /// Between two runs, so that the threads of the one before have gone to sleep.

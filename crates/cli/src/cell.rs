@@ -136,7 +136,7 @@ impl Cell {
         driver: Driver,
         group: Option<&Group>,
     ) -> Result<()> {
-        let seat = model.seat(Rank(0), threads)?;
+        let seat = model.seat(Rank(0), 0, threads)?;
         let mut leader = model.leader(&seat, join, driver)?;
         // Whoever runs a cell compares its bytes; an earlier run's must not end it before.
         leader.canary.kept_at = None;
@@ -151,7 +151,7 @@ impl Cell {
         threads: usize,
         group: Option<&Group>,
     ) -> Result<()> {
-        let seat = model.seat(rank, threads)?;
+        let seat = model.seat(rank, 0, threads)?;
         let join = Joined(self.transports[rank.0 as usize].clone());
         let follower = model.follower(rank, &seat, join)?;
         self.stops.push(follower.stop.clone());
@@ -173,7 +173,7 @@ impl Cell {
             if !rank::assemble(rank, &group) {
                 return;
             }
-            let loaded = model.seat(rank, threads);
+            let loaded = model.seat(rank, group.member().index, threads);
             match loaded.and_then(|seat| model.share(rank, &seat, Some(&group))) {
                 Ok(mut share) => shard::Follower::new(group).run(&mut *share),
                 Err(error) => {

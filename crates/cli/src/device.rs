@@ -5,12 +5,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use arith::base::Arith;
+use arith::base::{Arith, Rank};
 use backend::Backend;
 use cpu::{Cpu, Isa};
 use cuda::Cuda;
 #[cfg(feature = "gpu")]
 use gpu::Gpu;
+use wire::layout::Layout;
 
 use crate::source;
 
@@ -50,7 +51,8 @@ impl FromStr for Device {
     }
 }
 
-/// A device a rank, begun again where there are fewer: `cpu|cuda:0`.
+/// A device a machine, in the order of ranks and, of one, of the members of its group; begun again
+/// where there are fewer: `cpu|cuda:0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Devices(pub Vec<Device>);
 
@@ -69,6 +71,19 @@ impl FromStr for Devices {
     }
 }
 
+impl Default for Devices {
+    fn default() -> Self {
+        Self(vec![Device::default()])
+    }
+}
+
+/// Which of `devices` that of `member` of `rank` is.
+pub fn of(devices: &[Device], layout: &Layout, rank: Rank, member: usize) -> Device {
+    let before: u32 = (0..rank.0).map(|rank| layout.members(Rank(rank))).sum();
+    let machine = before as usize + member;
+    devices.get(machine % devices.len().max(1)).copied().unwrap_or_default()
+}
+
 impl Device {
     /// Opens it; `threads` are the CPU's.
     ///
@@ -76,8 +91,8 @@ impl Device {
     /// What is missing on this machine, and an arithmetic that the device does not compute.
     pub fn open(self, threads: usize, arith: Arith) -> Result<Seat> {
         ensure!(
-            self == Self::Cpu || arith == Arith::One,
-            "--device {self} computes arith 1; take --arith 1, or --device cpu"
+            !matches!(self, Self::Gpu(_)) || arith == Arith::One,
+            "--device {self} computes arith 1; take --arith 1, or --device cpu or cuda:N"
         );
         match self {
             Self::Cpu => Ok(Seat::Cpu(Arc::new(Cpu::new(threads, Isa::Auto, arith)?))),
@@ -89,7 +104,7 @@ impl Device {
             ),
             Self::Cuda(ordinal) => {
                 let cache = source::cache_dir().ok().map(|folder| folder.join("cubin"));
-                Ok(Seat::Cuda(Arc::new(Cuda::open(ordinal, cache.as_deref())?)))
+                Ok(Seat::Cuda(Arc::new(Cuda::open(ordinal, cache.as_deref())?.in_arith(arith))))
             }
         }
     }
@@ -170,8 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_not_asked_for_another_arithmetic() {
-        let error = Device::Cuda(0).open(1, Arith::Two).err().map(|error| error.to_string());
+    fn devices_are_of_machines_in_the_order_of_ranks_and_members() {
+        let layout = Layout::parse("0:2@shards2,2:3,3:8@rows3").unwrap_or_else(|e| panic!("{e}"));
+        let devices = [Device::Cuda(0), Device::Cuda(1), Device::Cpu];
+        let places = [(0, 0), (0, 1), (1, 0), (2, 0), (2, 2)];
+        let found = places.map(|(rank, member)| of(&devices, &layout, Rank(rank), member));
+        assert_eq!(found, [0, 1, 2, 0, 2].map(|at| devices[at]));
+        assert_eq!(of(&devices[..1], &layout, Rank(2), 2), Device::Cuda(0));
+    }
+
+    #[test]
+    fn a_gpu_is_not_asked_for_another_arithmetic() {
+        let error = Device::Gpu(0).open(1, Arith::Two).err().map(|error| error.to_string());
         assert!(error.is_some_and(|error| error.contains("--arith 1")));
     }
 }

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ring::backoff::Backoff;
 use ring::key::SECRET_BYTES;
+use wire::layout::Layout;
 use zeroize::Zeroizing;
 
 use crate::args::Shared;
+use crate::device;
 use crate::rank::Place;
 
 /// A rank that ran so long has recovered: its next restart waits the shortest pause again.
@@ -90,7 +92,9 @@ impl Recipe {
         command.args(["--log", &self.log, "stage", "--local"]);
         command.arg(&shared.model);
         command.args(["--rank", &place.rank.to_string(), "--layout", &self.layout]);
-        command.args(["--device", &shared.device.to_string()]);
+        let layout = Layout::parse(&self.layout)?;
+        let device = device::of(&shared.device.0, &layout, place.rank, place.member);
+        command.args(["--device", &device.to_string()]);
         command.args(["--threads", &self.threads.to_string()]).args(shared.arguments());
         if !place.group.is_empty() {
             command.args(["--group", &place.group.join(",")]);

@@ -22,6 +22,7 @@ mod local;
 mod log;
 mod manifest;
 mod model;
+mod nccl;
 mod node;
 mod nodes;
 mod notify;

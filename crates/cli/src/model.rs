@@ -26,7 +26,7 @@ use wire::fingerprint::Fields;
 use wire::layout::Layout;
 
 use crate::contents::Contents;
-use crate::device::{Device, Seat};
+use crate::device::{self, Device, Seat};
 use crate::source;
 
 mod load;
@@ -262,18 +262,17 @@ impl Model {
         Ok(fields)
     }
 
-    /// Opens what `rank` computes on.
+    /// Opens what `member` of `rank` computes on.
     ///
     /// # Errors
     /// What is missing on this machine.
-    pub fn seat(&self, rank: Rank, threads: usize) -> Result<Seat> {
-        self.device(rank).open(threads, self.settings.arith)
+    pub fn seat(&self, rank: Rank, member: usize, threads: usize) -> Result<Seat> {
+        self.device(rank, member).open(threads, self.settings.arith)
     }
 
-    /// What `rank` computes on.
-    pub fn device(&self, rank: Rank) -> Device {
-        let devices = &self.settings.devices;
-        devices.get(rank.0 as usize % devices.len().max(1)).copied().unwrap_or_default()
+    /// What `member` of `rank` computes on.
+    pub fn device(&self, rank: Rank, member: usize) -> Device {
+        device::of(&self.settings.devices, &self.layout, rank, member)
     }
 
     /// The range of `rank`.

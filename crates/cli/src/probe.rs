@@ -73,7 +73,7 @@ fn now_s() -> u64 {
 /// # Errors
 /// As [`run`]'s.
 pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) -> Result<Facts> {
-    let device = model.device(arith::base::Rank(0));
+    let device = model.device(arith::base::Rank(0), 0);
     let seat = device.open(threads, model.settings.arith)?;
     let digest = model.digest()?;
     let name = name.unwrap_or_else(host_name);

@@ -234,7 +234,7 @@ impl Head {
             return Self::lead(model, threads, Alone, Ways::default(), None);
         }
         // Before anything starts: a rank that can't load would be restarted again and again.
-        let free_bytes = model.device(Rank(0)).free_bytes(model.settings.arith)?;
+        let free_bytes = model.device(Rank(0), 0).free_bytes(model.settings.arith)?;
         model.check_memory(&shares, free_bytes)?;
         let secret = key::generate_secret()?;
         let encryption = args.shared.encryption.into();
@@ -297,7 +297,7 @@ impl Head {
             if group.as_ref().is_some_and(|group| !rank::assemble(Rank(0), group)) {
                 return Ok(());
             }
-            let seat = model.seat(Rank(0), threads)?;
+            let seat = model.seat(Rank(0), 0, threads)?;
             let range = model.range(Rank(0))?;
             tracing::info!(
                 "rank 0: loading layers {}..{} and the ends of {}",

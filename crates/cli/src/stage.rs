@@ -65,7 +65,7 @@ pub fn run(args: &StageArgs) -> Result<()> {
     } else {
         end.clone().after(move || runtime.block_on(signals.ended()).into())?;
     }
-    let seat = model.seat(rank, serve::threads(&args.shared, 1))?;
+    let seat = model.seat(rank, member, serve::threads(&args.shared, 1))?;
     let group = end.ways.group.as_ref();
     if group.is_some_and(|group| !rank::assemble(rank, group)) {
         return Ok(());

@@ -28,6 +28,7 @@ struct Matrix {
     int zero;
     // First tile of outputs in this launch.
     int tile;
+    KGroups groups;
 };
 
 // Scale and offset of a pair of halves. What is flushed is flushed as it is packed; a binary16 is

@@ -50,7 +50,7 @@ __device__ __forceinline__ void project_tile(const Project &p, const Matrix &m, 
     }
     float total[TILES][2];
     for (int j = 0; j < TILES; j++) total[j][0] = total[j][1] = 0.0f;
-    for (int s = group_start(group, slices); s < group_start(group + 1, slices); s++) {
+    for (int s = m.groups.starts[group]; s < m.groups.starts[group + 1]; s++) {
         float acc[TILES][2];
         int c[TILES][4];
         for (int j = 0; j < TILES; j++) {
@@ -126,8 +126,7 @@ __device__ __forceinline__ void project_tile(const Project &p, const Matrix &m, 
     for (int i = threadIdx.x; i < values; i += WARPS * 32) {
         int row = first * TILE_ROWS + i / 16, n = ntile * 16 + i % 16;
         if (row >= p.rows || n >= m.n) continue;
-        float y = tree(parts + i, values);
-        m.out[(u64)row * m.n + n] = y != y ? SPOILT : y;
+        m.out[(u64)row * m.n + n] = rooted(m.groups, parts + i, values);
     }
 }
 
@@ -154,3 +153,5 @@ LINEARS(linear_bytes, 1, -1, -1)
 LINEARS(linear_nibbles_bf16_64, 0, KIND_BF16, 6)
 LINEARS(linear_nibbles_f16_32, 0, KIND_F16, 5)
 LINEARS(linear_nibbles_k_32, 0, KIND_K, 5)
+LINEARS(linear_bytes_f16_32, 1, KIND_F16, 5)
+LINEARS(linear_bytes_f32_16, 1, KIND_F32, 4)

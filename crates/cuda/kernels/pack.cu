@@ -188,6 +188,7 @@ struct Floats {
     int padded;
     int k;
     int format;
+    KGroups groups;
 };
 
 struct Transpose {
@@ -303,12 +304,12 @@ extern "C" __global__ void __launch_bounds__(256) linear_floats(const FloatRows 
     __shared__ float sums[8][4][32];
     const Floats &m = p.matrix;
     int n = blockIdx.x * 32 + threadIdx.x % 32, group = threadIdx.x / 32;
-    int row = blockIdx.y * 4, slices = (m.k + SLICE - 1) / SLICE;
+    int row = blockIdx.y * 4;
     float g[4] = {0, 0, 0, 0};
     int last = p.rows - 1;
     const float *x[4];
     for (int r = 0; r < 4; r++) x[r] = p.x + (u64)min(row + r, last) * m.k;
-    for (int s = group_start(group, slices); s < group_start(group + 1, slices); s++) {
+    for (int s = m.groups.starts[group]; s < m.groups.starts[group + 1]; s++) {
         float acc[4] = {0, 0, 0, 0};
         int end = min(m.k, (s + 1) * SLICE);
         for (int k = s * SLICE; k < end; k++) {
@@ -321,6 +322,6 @@ extern "C" __global__ void __launch_bounds__(256) linear_floats(const FloatRows 
     __syncthreads();
     int r = threadIdx.x / 32;
     if (r >= 4 || row + r >= p.rows || n >= m.n) return;
-    float y = tree(&sums[0][r][threadIdx.x % 32], 4 * 32);
+    float y = rooted(m.groups, &sums[0][r][threadIdx.x % 32], 4 * 32);
     m.out[(u64)(row + r) * m.n + n] = p.spoilt[row + r] ? SPOILT : y;
 }

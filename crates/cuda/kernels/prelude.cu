@@ -128,9 +128,27 @@ __device__ __forceinline__ int group_start(int group, int slices) {
     return (group * slices + 7) / 8;
 }
 
-__device__ __forceinline__ float tree(const float *g, int stride) {
+// What is flushed is the root alone, not a node that other members add to theirs.
+__device__ __forceinline__ float tree_node(const float *g, int stride) {
     float a = __fadd_rn(__fadd_rn(g[0], g[stride]), __fadd_rn(g[2 * stride], g[3 * stride]));
     float b = __fadd_rn(__fadd_rn(g[4 * stride], g[5 * stride]),
                         __fadd_rn(g[6 * stride], g[7 * stride]));
-    return flushed(__fadd_rn(a, b));
+    return __fadd_rn(a, b);
+}
+
+__device__ __forceinline__ float tree(const float *g, int stride) {
+    return flushed(tree_node(g, stride));
+}
+
+// Which slices of K each group has: `starts[group] .. starts[group + 1]`. Of a share of K the
+// groups of others are empty, and outputs are a node of the tree.
+struct KGroups {
+    int starts[9];
+    int node;
+};
+
+__device__ __forceinline__ float rooted(const KGroups &groups, const float *g, int stride) {
+    float y = tree_node(g, stride);
+    y = groups.node ? y : flushed(y);
+    return y != y ? SPOILT : y;
 }

@@ -1,5 +1,7 @@
 //! Defects to plant in kernel sources, each of which the conformance suite must catch on a card.
 
+use arith::base::Arith;
+
 /// A source with one defect, for tests that must turn red.
 #[derive(Clone, Copy, Debug)]
 pub struct Defect {
@@ -10,8 +12,15 @@ pub struct Defect {
     pub(crate) swap: [&'static str; 2],
 }
 
+impl Defect {
+    /// The arithmetic in which it shows.
+    pub fn arith(&self) -> Arith {
+        if self.unit == "a8" { Arith::Two } else { Arith::One }
+    }
+}
+
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 26] = [
+pub const DEFECTS: [Defect; 31] = [
     defect(
         "another row's scale",
         "few",
@@ -51,8 +60,8 @@ pub const DEFECTS: [Defect; 26] = [
     defect(
         "a dropped slice",
         "linear",
-        "group_start(group + 1, slices); s++",
-        "group_start(group + 1, slices) - 1; s++",
+        "m.groups.starts[group + 1]; s++",
+        "m.groups.starts[group + 1] - 1; s++",
     ),
     defect(
         "a swapped tree",
@@ -162,6 +171,31 @@ pub const DEFECTS: [Defect; 26] = [
         "fused",
         "own[first] = flushed(__fmaf_rn(a, cos[i], -__fmul_rn(b, sin[i])));",
         "own[first] = flushed(__fmaf_rn(a, cos[i], __fmul_rn(b, sin[i])));",
+    ),
+    defect(
+        "a share's groups as a whole K's",
+        "linear",
+        "int s = m.groups.starts[group]; s < m.groups.starts[group + 1]; s++",
+        "int s = group_start(group, slices); s < group_start(group + 1, slices); s++",
+    ),
+    defect("a flushed node", "linear", "y = groups.node ? y : flushed(y);", "y = flushed(y);"),
+    defect(
+        "an offset that knows no scale of its row",
+        "a8",
+        "__fmaf_rn(s, __fmul_rn(affine.y, scale), acc[i])",
+        "__fmaf_rn(__fmul_rn(s, scale), affine.y, acc[i])",
+    ),
+    defect(
+        "another block's scale",
+        "a8",
+        "[block * (A8_ROWS / 2) + t];",
+        "[(block & ~1ull) * (A8_ROWS / 2) + t];",
+    ),
+    defect(
+        "an 8-bit tie away from even",
+        "a8",
+        "float y = round_half_even(__fmul_rn(v[i], inv));",
+        "float y = roundf(__fmul_rn(v[i], inv));",
     ),
 ];
 

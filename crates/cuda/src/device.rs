@@ -1,5 +1,7 @@
 //! A card: its context, stream, memory and kernels.
 
+mod side;
+
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,6 +15,8 @@ use crate::library::{Attribute, Config, Driver, Handle};
 use crate::pinned::{self, Pinned};
 use crate::replay::{Replays, Shape};
 use crate::units::UNITS;
+
+pub(crate) use side::Side;
 
 /// Memory of the card that is left to others, and to the driver.
 const MEMORY_FLOOR_BYTES: u64 = 256 << 20;

@@ -19,6 +19,23 @@ pub enum CudaError {
         /// What the system said.
         reason: String,
     },
+    /// No NCCL on this machine.
+    #[error(
+        "no NCCL here ({reason}); install the package nvidia-nccl-cu13, or -cu12 beside CUDA 12, \
+         and name its libnccl.so.2 in BATON_NCCL"
+    )]
+    NoNccl {
+        /// What the system said.
+        reason: String,
+    },
+    /// A call of NCCL that failed, or was given up on.
+    #[error("NCCL: {call}: {words}")]
+    Nccl {
+        /// The call.
+        call: &'static str,
+        /// The library's words.
+        words: String,
+    },
     /// A library without a function that is needed.
     #[error("the CUDA {what} here lacks {symbol}; expected one of CUDA 12 or newer")]
     OldLibrary {

@@ -19,8 +19,10 @@ mod fuse;
 mod gdn;
 mod library;
 mod matrix;
+pub mod nccl;
 mod pinned;
 mod project;
+mod project_a8;
 mod replay;
 mod rows;
 pub mod units;
@@ -30,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arith::base::Arith;
 use arith::format::{Format, Matrix};
+use arith::linear::Groups;
 use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
 pub use attention::{HEAD_DIM_MAX, Kv};
@@ -45,6 +48,7 @@ use device::{Buffer, Device};
 pub struct Cuda {
     device: Arc<Device>,
     ordinal: u32,
+    arith: Arith,
     work: Mutex<Work>,
 }
 
@@ -110,7 +114,12 @@ impl Cuda {
             })
         })();
         let work = work.map_err(|error| CudaError::Memory { words: error.to_string() })?;
-        Ok(Self { device, ordinal, work: Mutex::new(work) })
+        Ok(Self { device, ordinal, arith: Arith::One, work: Mutex::new(work) })
+    }
+
+    /// The same card, computing `arith`.
+    pub fn in_arith(self, arith: Arith) -> Self {
+        Self { arith, ..self }
     }
 
     /// As [`Cuda::open`], with rows in the host's memory, as where that is the card's too.
@@ -208,7 +217,7 @@ impl Backend for Cuda {
     }
 
     fn arith(&self) -> Arith {
-        Arith::One
+        self.arith
     }
 
     fn device(&self) -> String {
@@ -234,7 +243,15 @@ impl Backend for Cuda {
     }
 
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
-        Linear::new(&self.device, matrix)
+        self.linear_share(matrix, Groups::of(matrix.cols))
+    }
+
+    fn has_shares(&self) -> bool {
+        true
+    }
+
+    fn linear_share(&self, matrix: &Matrix<'_>, groups: Groups) -> Result<Linear, BackendError> {
+        Linear::new(&self.device, matrix, groups)
     }
 
     fn vector(&self, matrix: &Matrix<'_>) -> Result<Vector, BackendError> {
@@ -283,7 +300,10 @@ impl Backend for Cuda {
 
     fn project(&self, x: &Rows, rows: usize, weights: &[&Linear], outs: &mut [&mut Rows]) {
         let scratch = &mut self.work().scratch;
-        held(project::project(&self.device, scratch, x, rows, weights, outs));
+        held(match self.arith {
+            Arith::One => project::project(&self.device, scratch, x, rows, weights, outs),
+            Arith::Two => project_a8::project(&self.device, scratch, x, rows, weights, outs),
+        });
     }
 
     fn rope(&self, x: &mut Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {

@@ -79,6 +79,10 @@ library! {
         fill = "cuMemsetD8Async": (u64, u8, usize, Handle),
         stream_create = "cuStreamCreate": (*mut Handle, c_uint),
         stream_wait = "cuStreamSynchronize": (Handle),
+        stream_query = "cuStreamQuery": (Handle),
+        stream_create_first = "cuStreamCreateWithPriority": (*mut Handle, c_uint, c_int),
+        stream_destroy = "cuStreamDestroy_v2": (Handle),
+        stream_priorities = "cuCtxGetStreamPriorityRange": (*mut c_int, *mut c_int),
         module_load = "cuModuleLoadData": (*mut Handle, *const c_void),
         function = "cuModuleGetFunction": (*mut Handle, Handle, *const c_char),
         function_attribute = "cuFuncSetAttribute": (Handle, c_int, c_int),
@@ -113,6 +117,36 @@ library! {
         cubin_size = "nvrtcGetCUBINSize": (Handle, *mut usize),
         cubin = "nvrtcGetCUBIN": (Handle, *mut c_char),
         destroy = "nvrtcDestroyProgram": (*mut Handle),
+    }
+}
+
+/// By which the ends of a communicator find each other.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct UniqueId(pub(crate) [u8; 128]);
+
+/// `ncclConfig_t` as 2.14 has it, which every later one takes.
+#[repr(C)]
+pub(crate) struct Calls {
+    pub(crate) size: usize,
+    pub(crate) magic: c_uint,
+    pub(crate) version: c_uint,
+    pub(crate) blocking: c_int,
+    pub(crate) rest: c_int,
+}
+
+library! {
+    /// What is used of NCCL.
+    Collectives {
+        version = "ncclGetVersion": (*mut c_int),
+        unique_id = "ncclGetUniqueId": (*mut UniqueId),
+        connect = "ncclCommInitRankConfig": (*mut Handle, c_int, UniqueId, c_int, *const Calls),
+        state = "ncclCommGetAsyncError": (Handle, *mut c_int),
+        abort = "ncclCommAbort": (Handle),
+        group_start = "ncclGroupStart": (),
+        group_end = "ncclGroupEnd": (),
+        send = "ncclSend": (*const c_void, usize, c_int, c_int, Handle, Handle),
+        receive = "ncclRecv": (*mut c_void, usize, c_int, c_int, Handle, Handle),
     }
 }
 
@@ -153,6 +187,53 @@ impl Compiler {
         path.into_iter().for_each(open_builtins);
         let library = open_first(&names).map_err(|reason| CudaError::NoCompiler { reason })?;
         Self::load(library).map_err(|symbol| CudaError::OldLibrary { what: "compiler", symbol })
+    }
+}
+
+/// Functions of NCCL that give text.
+type Words = unsafe extern "C" fn(c_int) -> *const c_char;
+type LastWords = unsafe extern "C" fn(Handle) -> *const c_char;
+
+/// NCCL and its words.
+pub(crate) struct Nccl {
+    pub(crate) calls: Collectives,
+    words: Words,
+    last_words: LastWords,
+}
+
+impl Nccl {
+    /// Loads it from `path`, else from `BATON_NCCL` or where the system has it.
+    pub(crate) fn open(path: Option<&str>) -> Result<Self, CudaError> {
+        let named = std::env::var("BATON_NCCL").ok();
+        let name = path.or(named.as_deref()).unwrap_or("libnccl.so.2");
+        let library =
+            open_first(&[name.to_owned()]).map_err(|reason| CudaError::NoNccl { reason })?;
+        let old = |symbol| CudaError::OldLibrary { what: "NCCL", symbol };
+        let [words, last_words] =
+            ["ncclGetErrorString", "ncclGetLastError"].map(|symbol| find(library, symbol));
+        let (words, last_words) = (words.map_err(old)?, last_words.map_err(old)?);
+        // SAFETY: the vendor's header declares them so.
+        let (words, last_words) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, Words>(words),
+                std::mem::transmute::<*mut c_void, LastWords>(last_words),
+            )
+        };
+        Ok(Self { calls: Collectives::load(library).map_err(old)?, words, last_words })
+    }
+
+    /// Its words for a result, and for what went wrong last.
+    pub(crate) fn words(&self, code: c_int) -> String {
+        // SAFETY: static strings of the library's, or null.
+        let [words, last] = unsafe {
+            [(self.words)(code), (self.last_words)(std::ptr::null_mut())]
+        }
+        .map(|text| match text.is_null() {
+            true => String::new(),
+            // SAFETY: not null, and terminated.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().replace('\n', " "),
+        });
+        if last.is_empty() { words } else { format!("{words}; {last}") }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arith::base::SLICE_VALUES;
 use arith::format::{Format, Matrix, Mlx, Scales};
+use arith::linear::{GROUPS, Groups};
 use backend::BackendError;
 
 use crate::device::{Buffer, Device, Params};
@@ -18,6 +19,7 @@ pub(crate) const TILE_OUTPUTS: usize = 16;
 pub struct Linear {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
+    groups: Groups,
     pub(crate) store: Store,
 }
 
@@ -39,6 +41,8 @@ pub(crate) struct Form {
     pub(crate) log: u32,
     /// What is added to a stored code.
     pub(crate) zero: i32,
+    /// Whether it is a share of K.
+    pub(crate) share: bool,
 }
 
 /// How scales and offsets lie; numbered as in kernels/layout.cu.
@@ -51,7 +55,7 @@ pub(crate) enum Kind {
 }
 
 impl Form {
-    fn of(format: Format) -> Self {
+    fn of(format: Format, groups: &Groups) -> Self {
         let (bytes, kind, zero) = match format {
             Format::Q4_0 => (false, Kind::F16, -8),
             Format::Q4_1 => (false, Kind::F16, 0),
@@ -68,7 +72,8 @@ impl Form {
             }
             Format::Q6K | Format::F32 | Format::F16 | Format::Bf16 => (true, Kind::F32, 0),
         };
-        Self { bytes, kind, log: format.block_values().ilog2(), zero }
+        let log = format.block_values().ilog2();
+        Self { bytes, kind, log, zero, share: groups.is_node() }
     }
 
     /// Bytes of codes, of scales and of K-quants' units for a padded matrix.
@@ -81,6 +86,22 @@ impl Form {
             Kind::F16 | Kind::Bf16 => [codes, blocks * 4, 0],
             Kind::K => [codes, blocks * 2, outputs * slices * 4],
         }
+    }
+}
+
+/// `KGroups` of kernels/prelude.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Starts {
+    starts: [i32; GROUPS + 1],
+    node: i32,
+}
+
+impl From<&Groups> for Starts {
+    fn from(groups: &Groups) -> Self {
+        let end = |group: usize| groups.slices(group).end as i32;
+        let starts = std::array::from_fn(|i| i.checked_sub(1).map_or(0, end));
+        Self { starts, node: groups.is_node().into() }
     }
 }
 
@@ -100,6 +121,7 @@ pub(crate) struct Packed {
     block: i32,
     zero: i32,
     pub(crate) tile: i32,
+    groups: Starts,
 }
 
 impl Packed {
@@ -119,6 +141,7 @@ pub(crate) struct Floats {
     padded: i32,
     k: i32,
     format: i32,
+    groups: Starts,
 }
 
 impl Floats {
@@ -215,10 +238,16 @@ fn number(format: Format) -> i32 {
 }
 
 impl Linear {
-    /// Takes a stored matrix to the card, some rows at a time, and packs it there.
-    pub(crate) fn new(device: &Arc<Device>, matrix: &Matrix<'_>) -> Result<Self, BackendError> {
+    /// Takes a stored matrix, of which K has `groups`, to the card, some rows at a time, and packs
+    /// it there.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        matrix: &Matrix<'_>,
+        groups: Groups,
+    ) -> Result<Self, BackendError> {
         check(matrix)?;
-        let linear = Self::empty(device, matrix.format, matrix.rows, matrix.cols)?;
+        assert_eq!(groups.count(), matrix.cols.div_ceil(SLICE_VALUES), "slices of the matrix");
+        let linear = Self::empty(device, matrix.format, (matrix.rows, matrix.cols), groups)?;
         let row_bytes = matrix.row_bytes();
         let fitting = (STAGED_BYTES / row_bytes.max(1)).max(1);
         let at_once = (fitting / TILE_OUTPUTS * TILE_OUTPUTS).max(TILE_OUTPUTS).min(matrix.rows);
@@ -236,8 +265,8 @@ impl Linear {
     pub(crate) fn empty(
         device: &Arc<Device>,
         format: Format,
-        rows: usize,
-        cols: usize,
+        (rows, cols): (usize, usize),
+        groups: Groups,
     ) -> Result<Self, BackendError> {
         let what = format!("{format} matrix [{rows}, {cols}]");
         let store = if format.is_float() {
@@ -245,7 +274,7 @@ impl Linear {
             let bytes = bytes * format.unit_bytes() as u128;
             Store::Floats { format, values: Buffer::new(device, &what, bytes)? }
         } else {
-            let form = Form::of(format);
+            let form = Form::of(format, &groups);
             let (tiles, slices) = (rows.div_ceil(TILE_OUTPUTS), cols.div_ceil(SLICE_VALUES));
             let [codes, scales, units] = form.bytes(tiles as u128, slices as u128);
             let units = match units {
@@ -259,7 +288,7 @@ impl Linear {
                 units,
             }
         };
-        Ok(Self { rows, cols, store })
+        Ok(Self { rows, cols, groups, store })
     }
 
     /// Packs `count` staged rows as rows `first ..`.
@@ -320,6 +349,7 @@ impl Linear {
             block: form.log as i32,
             zero: form.zero,
             tile: 0,
+            groups: (&self.groups).into(),
         })
     }
 
@@ -333,6 +363,7 @@ impl Linear {
             padded: self.rows.next_multiple_of(32) as i32,
             k: self.cols as i32,
             format: number(*format),
+            groups: (&self.groups).into(),
         })
     }
 
@@ -353,7 +384,7 @@ impl Linear {
         rows: usize,
         cols: usize,
     ) -> Result<Self, BackendError> {
-        let linear = Self::empty(device, format, rows, cols)?;
+        let linear = Self::empty(device, format, (rows, cols), Groups::of(cols))?;
         let fill = |buffer: &Buffer, kept: u32, set: u32| {
             let words = buffer.bytes() as u64 / 4;
             let params = Noise { to: buffer.at(), words, kept, set };

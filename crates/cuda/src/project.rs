@@ -11,7 +11,7 @@ use crate::matrix::{Floats, Form, Kind, Linear, Packed, Store, TILE_OUTPUTS};
 use crate::rows::Rows;
 
 /// Matrices of one launch.
-const MATRICES_MAX: usize = 4;
+pub(crate) const MATRICES_MAX: usize = 4;
 /// Rows of a tile.
 const TILE_ROWS: usize = 4;
 /// Rows of the largest block of rows of a launch, to which buffers are padded.
@@ -102,6 +102,16 @@ impl Scratch {
         // Bytes of both planes, or of panels that hold sums and scales too, then scales, sums of
         // 16, 32, 64 and 128 values, flags.
         let need = [2 * values / 32 * 37, 4 * rows * slices, 4 * rows * slices * 30, 4 * rows];
+        let [q, d, sums, spoilt] = self.take(device, need)?;
+        Ok(Quantised { q, d, sums, spoilt, slices: slices as i32, rows_max: rows as i32 })
+    }
+
+    /// Addresses of so many bytes each.
+    pub(crate) fn take(
+        &mut self,
+        device: &Arc<Device>,
+        need: [usize; 4],
+    ) -> Result<[u64; 4], BackendError> {
         let fits = |buffers: &[Buffer; 4]| {
             buffers.iter().zip(need).all(|(buffer, need)| buffer.bytes() >= need)
         };
@@ -111,9 +121,7 @@ impl Scratch {
                 |i: usize| Buffer::new(device, "quantised rows", old[i].max(need[i]) as u128);
             self.buffers = Some([take(0)?, take(1)?, take(2)?, take(3)?]);
         }
-        let at = self.buffers.as_ref().map_or([0; 4], |b| b.each_ref().map(Buffer::at));
-        let [q, d, sums, spoilt] = at;
-        Ok(Quantised { q, d, sums, spoilt, slices: slices as i32, rows_max: rows as i32 })
+        Ok(self.buffers.as_ref().map_or([0; 4], |b| b.each_ref().map(Buffer::at)))
     }
 }
 
@@ -126,12 +134,7 @@ pub(crate) fn project(
     weights: &[&Linear],
     outs: &mut [&mut Rows],
 ) -> Result<(), BackendError> {
-    assert_eq!(weights.len(), outs.len());
-    x.holds(rows);
-    for (weights, out) in weights.iter().zip(&*outs) {
-        assert!(weights.cols == x.width && weights.rows == out.width, "{x:?} to {out:?}");
-        out.holds(rows);
-    }
+    check(x, rows, weights, outs);
     if rows == 0 {
         return Ok(());
     }
@@ -160,11 +163,7 @@ pub(crate) fn project(
     if !fused && (!near.is_empty() || !floats.is_empty()) {
         quantise(false);
     }
-    for matrix in floats {
-        let params = FloatRows { matrix, x: x.at(), spoilt: to.spoilt, rows: rows as i32 };
-        let grid = [matrix.outputs().div_ceil(32) as u32, rows.div_ceil(4) as u32, 1];
-        device.launch("linear_floats", grid, 256, &params);
-    }
+    floats.into_iter().for_each(|matrix| launch_floats(device, matrix, x, rows, to.spoilt));
     by_form(near, |form, some| launch(device, form, some, to, rows));
     if !far.is_empty() {
         quantise(true);
@@ -173,10 +172,32 @@ pub(crate) fn project(
     Ok(())
 }
 
+/// Asserts that the operands fit each other.
+pub(crate) fn check(x: &Rows, rows: usize, weights: &[&Linear], outs: &[&mut Rows]) {
+    assert_eq!(weights.len(), outs.len());
+    x.holds(rows);
+    for (weights, out) in weights.iter().zip(outs) {
+        assert!(weights.cols == x.width && weights.rows == out.width, "{x:?} to {out:?}");
+        out.holds(rows);
+    }
+}
+
+/// A matrix of floats over rows as they are; `spoilt` has a flag a row.
+pub(crate) fn launch_floats(device: &Device, matrix: Floats, x: &Rows, rows: usize, spoilt: u64) {
+    let params = FloatRows { matrix, x: x.at(), spoilt, rows: rows as i32 };
+    let grid = [matrix.outputs().div_ceil(32) as u32, rows.div_ceil(4) as u32, 1];
+    device.launch("linear_floats", grid, 256, &params);
+}
+
 /// Gives `launch` the matrices of each form, as many at once as a launch takes.
-fn by_form(mut blocks: Vec<(Form, Packed)>, mut launch: impl FnMut(Form, &[(Form, Packed)])) {
+pub(crate) fn by_form(
+    mut blocks: Vec<(Form, Packed)>,
+    mut launch: impl FnMut(Form, &[(Form, Packed)]),
+) {
     while let Some(&(form, _)) = blocks.first() {
-        let alike = |other: &Form| kernel(*other) == kernel(form);
+        // Hot kernels take no zero point and no share.
+        let of = |form: Form| (kernel(form), hot(form).is_some());
+        let alike = |other: &Form| of(*other) == of(form);
         let (some, rest): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(f, _)| alike(f));
         blocks = rest;
         some.chunks(MATRICES_MAX).for_each(|some| launch(form, some));
@@ -186,6 +207,8 @@ fn by_form(mut blocks: Vec<(Form, Packed)>, mut launch: impl FnMut(Form, &[(Form
 /// The kernels of a form; those of hot forms know all of it as they are compiled.
 fn kernel(form: Form) -> &'static str {
     match form {
+        Form { bytes: true, kind: Kind::F16, log: 5, .. } => "linear_bytes_f16_32",
+        Form { bytes: true, kind: Kind::F32, log: 4, .. } => "linear_bytes_f32_16",
         Form { bytes: false, kind: Kind::Bf16, log: 6, .. } => "linear_nibbles_bf16_64",
         Form { bytes: false, kind: Kind::F16, log: 5, .. } => "linear_nibbles_f16_32",
         Form { bytes: false, kind: Kind::K, log: 5, .. } => "linear_nibbles_k_32",
@@ -195,10 +218,10 @@ fn kernel(form: Form) -> &'static str {
 }
 
 /// The kernels of one row, of a few, of many and of many on Hopper, for hot forms without a zero
-/// point.
+/// point over a whole K.
 fn hot(form: Form) -> Option<[&'static str; 4]> {
     match form {
-        Form { zero, .. } if zero != 0 => None,
+        Form { zero, share, .. } if zero != 0 || share => None,
         Form { bytes: false, kind: Kind::Bf16, log: 6, .. } => Some([
             "one_nibbles_bf16_64",
             "few_nibbles_bf16_64",
@@ -221,6 +244,16 @@ fn hot(form: Form) -> Option<[&'static str; 4]> {
 /// The operands of a launch over some matrices of one form, each of which begins with a part of
 /// `tiles` tiles of its own, and how many such parts there are.
 fn operands(some: &[(Form, Packed)], x: Quantised, rows: usize, tiles: usize) -> (Project, usize) {
+    let (matrices, parts) = tiled(some, tiles);
+    (Project { matrices, x, count: some.len() as i32, rows: rows as i32 }, parts)
+}
+
+/// Some matrices of a launch, each with its first part of `tiles` tiles, and how many parts they
+/// have.
+pub(crate) fn tiled(
+    some: &[(Form, Packed)],
+    tiles: usize,
+) -> ([Packed; MATRICES_MAX], usize) {
     let mut matrices = [Packed::default(); MATRICES_MAX];
     let mut parts = 0;
     for (slot, (_, packed)) in matrices.iter_mut().zip(some) {
@@ -228,7 +261,7 @@ fn operands(some: &[(Form, Packed)], x: Quantised, rows: usize, tiles: usize) ->
         slot.tile = parts as i32;
         parts += packed.outputs().div_ceil(TILE_OUTPUTS * tiles);
     }
-    (Project { matrices, x, count: some.len() as i32, rows: rows as i32 }, parts)
+    (matrices, parts)
 }
 
 /// Blocks of `outputs` outputs that cover some matrices.

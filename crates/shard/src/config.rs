@@ -46,6 +46,8 @@ pub enum Through {
     Links,
     /// Memory alone: a member that does not reach it is refused.
     Memory,
+    /// The vendor's library between cards, where all members have it; else as `Auto`.
+    Nccl,
 }
 
 /// Deadlines and intervals of a group.

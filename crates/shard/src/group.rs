@@ -32,6 +32,8 @@ pub struct Traffic {
     pub exchanges: u64,
     /// Those in which another member was met in memory.
     pub in_memory: u64,
+    /// Those that a library carried between devices.
+    pub direct: u64,
     /// Bytes of values sent, to all members together.
     pub given_bytes: u64,
     /// Bytes of values received.
@@ -42,6 +44,7 @@ pub struct Traffic {
 pub(crate) struct Counters {
     pub(crate) exchanges: AtomicU64,
     pub(crate) in_memory: AtomicU64,
+    pub(crate) direct: AtomicU64,
     pub(crate) given_bytes: AtomicU64,
     pub(crate) taken_bytes: AtomicU64,
 }
@@ -113,10 +116,11 @@ impl Group {
     /// What has been exchanged so far.
     pub fn traffic(&self) -> Traffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { exchanges, in_memory, given_bytes, taken_bytes } = &self.0.counters;
+        let Counters { exchanges, in_memory, direct, given_bytes, taken_bytes } = &self.0.counters;
         Traffic {
             exchanges: read(exchanges),
             in_memory: read(in_memory),
+            direct: read(direct),
             given_bytes: read(given_bytes),
             taken_bytes: read(taken_bytes),
         }

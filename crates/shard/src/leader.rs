@@ -133,7 +133,7 @@ impl Caller {
         let token = draw_token().map_err(ShardError::lost)?;
         let mut memory = match Memory::create(epoch.member, &token) {
             Ok(memory) => memory,
-            Err(error) if through == Through::Auto => {
+            Err(error) if through != Through::Memory => {
                 tracing::debug!("group of {}: no memory to share: {error}", epoch.member.count);
                 return Ok(());
             }

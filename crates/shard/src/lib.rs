@@ -9,6 +9,7 @@
 
 mod config;
 mod dial;
+mod direct;
 mod door;
 mod epoch;
 mod error;
@@ -21,6 +22,7 @@ mod seat;
 mod shake;
 
 pub use config::{GroupConfig, Through, Times};
+pub use direct::{Carrier, Direct, ID_BYTES, Id};
 pub use error::ShardError;
 pub use follower::Follower;
 pub use group::{Group, Traffic, probe, share_memory};

@@ -27,6 +27,11 @@ impl Seat {
         Self { group, at: None, payload: Arc::default() }
     }
 
+    /// Whose place it is.
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
     /// The epoch and the number of its next exchange.
     fn next(&mut self) -> Result<(Arc<Epoch>, u64), ExchangeError> {
         let live = self.group.live()?;

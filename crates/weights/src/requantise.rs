@@ -45,9 +45,9 @@ pub fn requantise(checkpoint: &Checkpoint, format: Format, to: &Path) -> Result<
 }
 
 /// A tensor and the file that it lies in.
-struct Stored {
-    source: Arc<Source>,
-    tensor: TensorInfo,
+pub(crate) struct Stored {
+    pub(crate) source: Arc<Source>,
+    pub(crate) tensor: TensorInfo,
 }
 
 impl Stored {
@@ -58,7 +58,8 @@ impl Stored {
         matrix && tensor.layer().is_some() && tensor.cols.is_multiple_of(format.unit_values())
     }
 
-    fn copy(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// Writes it as it is stored.
+    pub(crate) fn copy(&self, out: &mut dyn Write) -> io::Result<()> {
         let piece = &self.tensor.pieces[0];
         checkpoint::pieces(&self.source, piece.at, piece.bytes, |bytes| out.write_all(bytes))
     }

@@ -131,6 +131,16 @@ pub fn requantise(from: &Path, format: Format, to: &Path) -> Result<()> {
     Ok(weights::requantise(&checkpoint, format, to)?)
 }
 
+/// Writes the first layers of `from` as a model that has no more.
+///
+/// # Errors
+/// As [`requantise`], and a model of fewer layers.
+pub fn shorten(from: &Path, layers: u32, to: &Path) -> Result<()> {
+    let checkpoint = Checkpoint::open(from)?;
+    ensure!(checkpoint.metadata().is_some(), "{}: not a GGUF file", from.display());
+    Ok(weights::shorten(&checkpoint, layers, to)?)
+}
+
 fn tiny() -> Llama {
     Llama { q4_k_m: false, ..Llama::of_bytes(0, Format::Q4_0) }
 }

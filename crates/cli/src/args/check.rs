@@ -6,7 +6,7 @@ use arith::base::Arith;
 use clap::Args;
 
 use super::at_least_one;
-use super::shared::Kv;
+use super::shared::{Exchange, Kv};
 use crate::device::Devices;
 use crate::source::DEFAULT_MODEL;
 
@@ -37,6 +37,9 @@ pub struct Check {
     #[arg(long, alias = "device", value_name = "DEVICES", default_values = ["cpu"])]
     #[arg(value_delimiter = ',')]
     pub devices: Vec<Devices>,
+    /// What the members of a group exchange through.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub exchange: Exchange,
     /// Instead, run the conformance suite on the first device: every op against the reference, by
     /// bytes. What it prints is a report that can be sent in.
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "quick")]

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use shard::Through;
 use wire::hello::Encryption;
 
-use crate::device::Device;
+use crate::device::Devices;
 use crate::model::Settings;
 
 /// How keys and values are stored.
@@ -55,6 +55,8 @@ pub enum Exchange {
     Tcp,
     /// Memory alone.
     Memory,
+    /// NCCL between CUDA cards, where every member has it; else as auto.
+    Nccl,
 }
 
 impl Exchange {
@@ -64,6 +66,7 @@ impl Exchange {
             Self::Auto => "auto",
             Self::Tcp => "tcp",
             Self::Memory => "memory",
+            Self::Nccl => "nccl",
         }
     }
 }
@@ -74,6 +77,7 @@ impl From<Exchange> for Through {
             Exchange::Auto => Self::Auto,
             Exchange::Tcp => Self::Links,
             Exchange::Memory => Self::Memory,
+            Exchange::Nccl => Self::Nccl,
         }
     }
 }
@@ -120,9 +124,9 @@ pub struct Shared {
     #[arg(long, value_name = "TOKENS", default_value_t = Settings::default().chunk)]
     pub chunk: u32,
     /// What the rank computes on, and those that `serve` starts beside it: cpu, cuda:N
-    /// or gpu:N (Metal or Vulkan).
-    #[arg(long, value_name = "DEVICE", default_value_t = Device::Cpu)]
-    pub device: Device,
+    /// or gpu:N (Metal or Vulkan); for `serve` also one a machine, as cuda:0|cuda:1.
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    pub device: Devices,
     /// Compute threads of each rank [default: the cores of this machine, shared by its ranks].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -130,7 +134,7 @@ pub struct Shared {
     #[arg(long, value_enum, default_value = "on")]
     pub encryption: Encrypt,
     /// What the members of a group exchange through: memory where they are on the leader's machine
-    /// and links elsewhere, links alone, or memory alone.
+    /// and links elsewhere, links alone, memory alone, or NCCL between cards.
     #[arg(long, value_enum, default_value = "auto")]
     pub exchange: Exchange,
     /// Memory of each rank for prompts that others may begin with; 0 keeps none [default: KV that
@@ -178,7 +182,7 @@ impl Shared {
             layout: self.layout.clone(),
             arith: self.arith,
             kv: self.kv.into(),
-            devices: vec![self.device],
+            devices: self.device.0.clone(),
             context: self.context,
             streams: self.streams,
             chunk: self.chunk,

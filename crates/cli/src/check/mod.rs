@@ -158,6 +158,7 @@ fn settings(args: &Check, at: &Coordinates) -> Settings {
         streams: at.streams,
         chunk: at.chunk,
         depth: Some(at.depth),
+        through: args.exchange.into(),
         ..Settings::default()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use arith::base::Rank;
 use backend::Backend;
-use shard::{Group, Leader};
+use shard::{Group, Leader, Through};
 use stage::{Engine, Exchange, Member, Share, Split, Stage};
 use wire::fingerprint::Fields;
 use wire::layout;
@@ -14,6 +14,7 @@ use super::Model;
 use crate::contents::Contents;
 use crate::device::Seat;
 use crate::loading;
+use crate::nccl;
 use crate::source::hex;
 
 /// The share of a `member` of a rank, of `group` if it is one.
@@ -60,7 +61,8 @@ impl Model {
     pub fn share(&self, rank: Rank, seat: &Seat, group: Option<&Group>) -> Result<Box<dyn Engine>> {
         let member = group.map_or(0, |group| group.member().index);
         self.check_memory(&[(rank, member)], seat.free_bytes())?;
-        let exchange = || group.map(|group| Box::new(group.seat()) as Box<dyn Exchange>);
+        let through = self.settings.through;
+        let exchange = || group.map(|group| nccl::exchange(group, seat, through));
         Ok(match seat {
             Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone(), exchange())?),
             Seat::Cuda(cuda) => Box::new(self.stage_on(rank, cuda.clone(), exchange())?),
@@ -153,6 +155,9 @@ impl Model {
         }
         let prompt_pair = if self.settings.prompt_pair { "auto" } else { "off" };
         fields.put("prompt_pair", prompt_pair)?;
+        if self.settings.through == Through::Nccl {
+            fields.put("exchange", "nccl")?;
+        }
         Ok(fields)
     }
 }

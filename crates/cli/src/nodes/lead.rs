@@ -103,7 +103,7 @@ impl Lead {
     /// What keeps rank 0 from loading or listening, and the reason of an end.
     pub fn run(self, mut driver: Driver) -> Result<()> {
         let (mut current, mut held): (Option<Seated>, Held) = (None, None);
-        let seat = self.model.seat(Rank(0), self.threads)?;
+        let seat = self.model.seat(Rank(0), 0, self.threads)?;
         loop {
             driver.left();
             let mut orders: Vec<Order> = self.orders.try_iter().collect();

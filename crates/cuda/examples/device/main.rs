@@ -1,17 +1,20 @@
-//! Tests and measures a card: `device conformance [quick|full]`, `device plain`, `device unified`,
-//! `device defects`, `device failure`, `device replay` and `device bench TFLOPS [SIZE
+//! Tests and measures a card: `device conformance [quick|full] [2]`, the arithmetic's number last,
+//! `device plain`, `device unified`, `device defects`, `device failure`, `device nccl`, `device
+//! replay` and `device bench TFLOPS [SIZE
 //! [decode|prompt]]`, with the rate of a bf16 matrix product of the vendor's library. Built by
 //! `cargo xtask device-test`, carried to a machine with a card and run there. With `BATON_KERNELS`
 //! the kernels are a folder's.
 
 mod bench;
 mod model;
+mod nccl;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arith::base::Arith;
 use backend::Backend;
 use backend::conformance::{self, Level, PARTS, Report};
 use baton_cuda::defects::DEFECTS;
@@ -23,18 +26,21 @@ fn main() -> ExitCode {
     let done = match arguments[..] {
         ["conformance"] | ["conformance", "quick"] => suite(Level::Quick),
         ["conformance", "full"] => suite(Level::Full),
+        ["conformance", "quick", "2"] => linears(Level::Quick),
+        ["conformance", "full", "2"] => linears(Level::Full),
         ["plain"] => plain(),
         ["unified"] => unified(),
         ["defects"] => defects(),
         ["failure"] => failure(),
         ["replay"] => open().map(|cuda| bench::replay(&Arc::new(cuda)).unwrap_or(false)),
+        ["nccl"] => nccl::run(&open),
         ["bench", rate] => measure(rate, "all", "all"),
         ["bench", rate, size] => measure(rate, size, "all"),
         ["bench", rate, size, part] => measure(rate, size, part),
         _ => {
             eprintln!(
-                "device conformance [quick|full] | plain | unified | defects | failure | replay | \
-                 bench TFLOPS [SIZE [PART]]"
+                "device conformance [quick|full [2]] | plain | unified | defects | failure | nccl | \
+                 replay | bench TFLOPS [SIZE [PART]]"
             );
             return ExitCode::FAILURE;
         }
@@ -98,6 +104,15 @@ fn suite(level: Level) -> Result<bool, CudaError> {
     Ok(reports.iter().all(Report::ok))
 }
 
+/// What differs in arith 2.
+fn linears(level: Level) -> Result<bool, CudaError> {
+    let start = Instant::now();
+    let report = conformance::run_linears(&open()?.in_arith(Arith::Two), level);
+    let seconds = start.elapsed().as_secs_f64();
+    println!("conformance {level:?} of arith 2's linear layers: {report}, {seconds:.0} s");
+    Ok(report.ok())
+}
+
 /// The suite on the kernels that other architectures have.
 fn plain() -> Result<bool, CudaError> {
     let report = conformance::run(&Cuda::plain(0, Some(Path::new(CACHE)))?, Level::Quick);
@@ -135,6 +150,7 @@ fn defects() -> Result<bool, CudaError> {
             .map(|defect| {
                 scope.spawn(move || {
                     let cuda = Cuda::with_defect(0, Some(Path::new(CACHE)), defect)?;
+                    let cuda = cuda.in_arith(defect.arith());
                     let report = conformance::run_to_failure(&cuda, Level::Quick);
                     println!("{}: {report}", defect.name);
                     Ok::<_, CudaError>(report.failed > 0)

@@ -9,7 +9,7 @@ use stage::Exchange;
 use crate::double::{addresses, config};
 
 /// Joined members.
-fn joined(count: usize) -> Vec<Group> {
+pub fn joined(count: usize) -> Vec<Group> {
     let addresses = addresses(count);
     let groups: Vec<Group> =
         (0..count).map(|index| Group::start(config(index, &addresses)).unwrap()).collect();
@@ -34,7 +34,7 @@ fn each<T: Send + 'static>(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-fn end(groups: &[Group]) {
+pub fn end(groups: &[Group]) {
     groups.iter().for_each(Group::shutdown);
 }
 

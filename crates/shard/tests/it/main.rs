@@ -4,6 +4,7 @@
 extern crate baton_shard as shard;
 
 mod calls;
+mod direct;
 mod door;
 mod double;
 mod exchange;

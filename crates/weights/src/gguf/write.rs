@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use arith::format::Format;
 
 use super::{header, types};
+use crate::shorten;
 
 /// Writes the bytes of one tensor.
 type Fill = Box<dyn Fn(&mut dyn Write) -> io::Result<()>>;
@@ -48,6 +49,13 @@ impl Writer {
     /// that they speak of.
     pub(crate) fn with_pairs(pairs: Vec<u8>, count: u64, alignment: u64) -> Self {
         Self { alignment, pairs, pair_count: count, ..Self::default() }
+    }
+
+    /// Sets a u32 that is there already; `None` where it is not.
+    pub(crate) fn set_u32(&mut self, key: &str, value: u32) -> Option<()> {
+        let at = shorten::place_of_u32(&self.pairs, key)?;
+        self.pairs.get_mut(at..at + 4)?.copy_from_slice(&value.to_le_bytes());
+        Some(())
     }
 
     fn pair(&mut self, key: &str, kind: u32) -> &mut Vec<u8> {

@@ -4,7 +4,7 @@ use arith::attention::Heads;
 use arith::format::{Format, read_float, read_row};
 use arith::gdn::Gdn;
 use baton_weights::synthetic::{self, Llama, Qwen35};
-use baton_weights::{Checkpoint, Config, requantise};
+use baton_weights::{Checkpoint, Config, WeightsError, requantise, shorten};
 
 use crate::folder::Folder;
 
@@ -106,5 +106,24 @@ fn a_requantised_checkpoint_has_the_same_values_but_for_half_a_step() {
             let most = if matrix { 0.22 / 254.0 + 1e-4 } else { 0.0 };
             assert!(x.iter().zip(&y).all(|(x, y)| (x - y).abs() <= most), "{}", tensor.name);
         }
+    }
+}
+
+#[test]
+fn a_shortened_checkpoint_is_a_whole_model_of_its_first_layers() {
+    let folder = Folder::new();
+    let (from, to) = (folder.path().join("from.gguf"), folder.path().join("to.gguf"));
+    synthetic::llama(&from, &Llama { layers: 4, ..Llama::default() }).unwrap();
+    let from = Checkpoint::open(&from).unwrap();
+    shorten(&from, 3, &to).unwrap();
+    let to = Checkpoint::open(&to).unwrap();
+    assert_eq!(to.config().layers(), 3);
+    assert!(to.tensors().len() < from.tensors().len());
+    for tensor in to.tensors() {
+        assert_eq!(to.digest(&tensor.name).unwrap(), from.digest(&tensor.name).unwrap());
+    }
+    for layers in [0, 5] {
+        let error = shorten(&from, layers, &folder.path().join("none.gguf")).unwrap_err();
+        assert!(matches!(error, WeightsError::Range { layers: 4, .. }), "{error}");
     }
 }

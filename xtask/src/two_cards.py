@@ -1,0 +1,295 @@
+"""What two cards of one host show that one can't: one hash over layouts and ways between the cards,
+rates and times to a first token of each, and what a killed rank does. Written to be carried: needs
+Python alone, and the binaries that `cargo xtask device-test --cards 2` puts beside it.
+
+    python3 two_cards.py [--devices 'cuda:0|cuda:1'] [--gib 15] [--prompts 4096,8192,32768]
+        [--runs 20] [--seconds 540]
+"""
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+START = time.time()
+
+
+def tool(name):
+    return os.path.join(HERE, name)
+
+
+def left(args):
+    return args.seconds - (time.time() - START)
+
+
+def say(text):
+    print(f"[{time.time() - START:5.0f} s] {text}", flush=True)
+
+
+def shown(values, unit, scale=1.0):
+    values = sorted(value * scale for value in values)
+    if not values:
+        return "none"
+    middle = statistics.median(values)
+    return f"{middle:.2f} {unit} ({values[0]:.2f} to {values[-1]:.2f}, {len(values)} runs)"
+
+
+class Server:
+    """A ring of processes of this machine, over HTTP."""
+
+    def __init__(self, model, layout, devices, exchange, *more, wait_s=240):
+        self.log = open(os.path.join(HERE, "server.log"), "ab")
+        self.port = free_port()
+        command = [tool("baton"), "serve", model, "--layout", layout, "--device", devices]
+        command += ["--exchange", exchange, "--port", str(self.port), "--prompt-cache-gib", "0"]
+        self.process = subprocess.Popen(command + list(more), stdout=self.log, stderr=self.log)
+        self.wait_ready(wait_s)
+
+    def wait_ready(self, wait_s):
+        until = time.time() + wait_s
+        while time.time() < until:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"baton serve ended with {self.process.returncode}")
+            try:
+                if self.get("/ready")[0] == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        raise RuntimeError(f"not ready within {wait_s} s")
+
+    def get(self, path):
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        link.request("GET", path)
+        reply = link.getresponse()
+        return reply.status, reply.read()
+
+    def ask(self, prompt, tokens, seen=None, **more):
+        """Streams a reply: its ids, the seconds to the first token, those of the others, an error.
+        `seen` is set once a token is there."""
+        body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0,
+                "stream": True, "return_token_ids": True, "cache_prompt": False, "draft": False}
+        body.update(more)
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        began = time.time()
+        link.request("POST", "/v1/completions", json.dumps(body),
+                     {"content-type": "application/json"})
+        reply = link.getresponse()
+        ids, first, last, error = [], None, began, None
+        if reply.status != 200:
+            return ids, 0.0, 0.0, f"{reply.status} {reply.read()[:200]!r}"
+        for line in reply:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                error = event["error"]["message"]
+                continue
+            for choice in event.get("choices", []):
+                if choice.get("token_ids"):
+                    ids += choice["token_ids"]
+                    last = time.time()
+                    first = first or last
+                    if seen:
+                        seen.set()
+        return ids, (first or last) - began, last - (first or last), error
+
+    def end(self):
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(40)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def free_port():
+    import socket
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def prompt_of(tokens, seed):
+    """Ids that every vocabulary of a test has."""
+    return [1 + (seed * 7919 + i * i * 31 + i * 17) % 250 for i in range(tokens)]
+
+
+def together(server, streams, tokens, seed, prompt=64):
+    """Rates of the replies after their first tokens, and a hash of all ids."""
+    replies = [None] * streams
+
+    def one(at):
+        replies[at] = server.ask(prompt_of(prompt, seed + at), tokens)
+    threads = [threading.Thread(target=one, args=(at,)) for at in range(streams)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    for ids, _, _, error in replies:
+        if error or len(ids) != tokens:
+            raise RuntimeError(f"{len(ids)} of {tokens} tokens: {error}")
+    took = max(reply[2] for reply in replies)
+    rate = streams * (tokens - 1) / max(took, 1e-9)
+    digest = hashlib.sha256(json.dumps([reply[0] for reply in replies]).encode()).hexdigest()
+    return rate, digest
+
+
+def layers_of(model):
+    out = subprocess.run([tool("baton"), "inspect", model], capture_output=True, text=True)
+    line = next(line for line in out.stdout.splitlines() if line.startswith("layers"))
+    return int(line.split()[1].rstrip(":"))
+
+
+def hashes(args):
+    """One hash a model over layouts, ways and companies."""
+    tiny = os.path.join(HERE, "shard-tiny.gguf")
+    if not os.path.exists(tiny):
+        subprocess.run([tool("xtask"), "synthetic", "--shape", "shard-tiny", "--family", "qwen3_5",
+                        tiny], check=True, cwd=HERE)
+    for model in ["baton-tiny", tiny]:
+        layers = layers_of(model)
+        cut = layers // 2
+        layouts = f"1;0:{cut},{cut}:{layers};0:{layers}@shards2;0:{layers}@rows2"
+        one = []
+        for exchange, devices in [("auto", f"cpu,{args.devices}"), ("tcp", args.devices),
+                                  ("nccl", args.devices)]:
+            command = [tool("baton"), "check", model, "--layouts", layouts, "--devices", devices]
+            command += ["--exchange", exchange, "--threads", "2", "--chunks", "64", "--prompt",
+                        "200", "--streams", "1,4", "--depths", "1,3", "--pairwise"]
+            run = subprocess.run(command, capture_output=True, text=True)
+            lines = run.stdout.splitlines()
+            end = lines[-1] if lines else run.stderr[-400:]
+            say(f"{os.path.basename(model)} over {exchange}: {end}")
+            one.append(end.split()[2] if end.startswith("one hash") else None)
+        say(f"{os.path.basename(model)}: " + ("one hash" if len(set(one)) == 1 and one[0] else
+                                             f"DIFFERS: {one}"))
+
+
+def cases(layers):
+    half = layers // 2
+    ring = f"0:{half},{half}:{layers}"
+    for layout in [f"0:{layers}@shards2", f"0:{layers}@rows2"]:
+        for exchange in ["nccl", "memory", "tcp"]:
+            yield f"{layout.split('@')[1]} {exchange}", layout, exchange, []
+    yield "shards2 memory, unpaired", f"0:{layers}@shards2", "memory", ["--prompt-pair", "off"]
+    yield "ring2 depth 1", ring, "auto", ["--depth", "1"]
+    yield "ring2 depth 4", ring, "auto", ["--depth", "4"]
+
+
+def speeds(args, model):
+    layers = layers_of(model)
+    one = args.devices.split("|")[0]
+    rows = [("one card", f"0:{layers}", "auto", [], one)]
+    rows += [(*case, args.devices) for case in cases(layers)]
+    reference = None
+    for name, layout, exchange, more, devices in rows:
+        if left(args) < 60:
+            say(f"{name}: no time left")
+            continue
+        try:
+            most = max(args.prompts) + 512
+            server = Server(model, layout, devices, exchange, "--context", str(most), *more)
+        except RuntimeError as error:
+            say(f"{name}: {error}")
+            continue
+        try:
+            seen = set()
+            for streams in (1, 8):
+                together(server, streams, 8, 1)
+                runs = [together(server, streams, 16, 5) for _ in range(args.runs)]
+                seen |= {(streams, digest) for _, digest in runs}
+                say(f"{name}: decode of {streams}: {shown([run[0] for run in runs], 'tokens/s')}")
+            for tokens in args.prompts:
+                runs = []
+                for at in range(max(3, args.runs // 7)):
+                    if left(args) < 30:
+                        break
+                    runs.append(server.ask(prompt_of(tokens, at), 1)[1])
+                say(f"{name}: prompt of {tokens}: {shown(runs, 'ms', 1e3)}")
+            reference = reference or seen
+            say(f"{name}: replies " + ("as of one card" if seen == reference else "DIFFER"))
+        except RuntimeError as error:
+            say(f"{name}: {error}")
+        finally:
+            server.end()
+
+
+def children(pid):
+    path = f"/proc/{pid}/task/{pid}/children"
+    threads = os.listdir(f"/proc/{pid}/task")
+    found = []
+    for thread in threads:
+        with open(path.replace(f"/task/{pid}/", f"/task/{thread}/")) as file:
+            found += [int(one) for one in file.read().split()]
+    return found
+
+
+def kills(args, model):
+    """A rank that is killed: how long until rank 0 says so, and until the pair serves again."""
+    layers = layers_of(model)
+    for exchange in ["nccl", "memory", "tcp"]:
+        server = Server(model, f"0:{layers}@shards2", args.devices, exchange, "--continue-s", "0",
+                        "--context", str(args.prompts[-1] + 4096))
+        for phase, prompt, tokens in [("prompt", args.prompts[-1], 1), ("decode", 64, 4000)]:
+            seen, replied = threading.Event(), []
+            ask = lambda: replied.append((server.ask(prompt_of(prompt, 3), tokens, seen),
+                                          time.time()))
+            thread = threading.Thread(target=ask)
+            thread.start()
+            if phase == "decode":
+                seen.wait(60)
+            time.sleep(0.05)
+            [victim] = children(server.process.pid)
+            os.kill(victim, signal.SIGKILL)
+            killed = time.time()
+            thread.join()
+            reply, ended = replied[0]
+            server.wait_ready(240)
+            back = time.time() - killed
+            ids, _, _, error = server.ask(prompt_of(64, 5), 4)
+            took = 1e3 * (ended - killed)
+            say(f"{exchange}: killed mid-{phase}: its reply ended after {took:.0f} ms ({reply[3]}),"
+                f" serves again after {back:.1f} s, {len(ids)} tokens {error or ''}")
+        server.end()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--devices", default="cuda:0|cuda:1")
+    parser.add_argument("--gib", type=int, default=15)
+    parser.add_argument("--model", help="instead of one that is made")
+    parser.add_argument("--prompts", default="4096,8192,32768")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seconds", type=int, default=540)
+    parser.add_argument("--parts", default="device,hashes,kills,speeds")
+    args = parser.parse_args()
+    args.prompts = [int(one) for one in args.prompts.split(",")]
+    parts = args.parts.split(",")
+    model = args.model or os.path.join(HERE, "27b.gguf")
+    making = None
+    if not os.path.exists(model) and "speeds" in parts:
+        making = subprocess.Popen([tool("xtask"), "synthetic", "--bytes", f"{args.gib}GiB",
+                                   "--family", "qwen3_5", "--format", "Q4_K", model], cwd=HERE)
+    if "device" in parts:
+        subprocess.run("nvidia-smi topo -m; nvidia-smi -L", shell=True)
+        subprocess.run([tool("device"), "nccl"], cwd=HERE)
+    if "hashes" in parts:
+        hashes(args)
+    if "kills" in parts:
+        kills(args, args.model or "baton-tiny")
+    if making and making.wait() != 0:
+        sys.exit("no model was made")
+    if "speeds" in parts:
+        speeds(args, model)
+    say("done")
+
+
+if __name__ == "__main__":
+    main()
