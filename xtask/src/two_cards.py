@@ -94,8 +94,8 @@ class Server:
                 error = event["error"]["message"]
                 continue
             for choice in event.get("choices", []):
-                if choice.get("token_ids"):
-                    ids += choice["token_ids"]
+                ids += choice.get("token_ids") or []
+                if choice.get("token_ids") or choice.get("text"):
                     last = time.time()
                     first = first or last
                     if seen:
