@@ -250,10 +250,7 @@ fn operands(some: &[(Form, Packed)], x: Quantised, rows: usize, tiles: usize) ->
 
 /// Some matrices of a launch, each with its first part of `tiles` tiles, and how many parts they
 /// have.
-pub(crate) fn tiled(
-    some: &[(Form, Packed)],
-    tiles: usize,
-) -> ([Packed; MATRICES_MAX], usize) {
+pub(crate) fn tiled(some: &[(Form, Packed)], tiles: usize) -> ([Packed; MATRICES_MAX], usize) {
     let mut matrices = [Packed::default(); MATRICES_MAX];
     let mut parts = 0;
     for (slot, (_, packed)) in matrices.iter_mut().zip(some) {

@@ -49,7 +49,7 @@ const QUANTISE: Part = part!("quantise");
 const OPERANDS: Part = part!("operands");
 
 /// Every source.
-pub const UNITS: [Unit; 13] = [
+pub const UNITS: [Unit; 14] = [
     Unit {
         name: "rows",
         parts: &[PRELUDE, OPERANDS, part!("rows")],
