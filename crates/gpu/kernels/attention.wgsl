@@ -1,9 +1,9 @@
-// Attention of a row and a query head: a workgroup a chunk of 512 keys, or all of them in turn.
+// Attention of a row and a query head: a workgroup a tile of 64 keys, a chunk of 512 or all in turn.
 
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 @group(0) @binding(3) var<storage, read> keys: array<u32>;
 @group(0) @binding(4) var<storage, read> values: array<u32>;
-// What chunks leave for `merge`: largest score, sum of weights, weighted values.
+// What pieces leave for `merge`: largest score, sum of weights, weighted values.
 @group(0) @binding(5) var<storage, read_write> parts: array<f32>;
 
 const LEAST: f32 = -0x1.fffffep127f;
@@ -51,20 +51,28 @@ fn half_of(word: u32, i: u32) -> f32 {
     return widened((word >> (16u * (i & 1u))) & 0xffffu);
 }
 
+// What is read is asked for eight words at a time, before any of them is used.
 fn score(page: u32, key: u32) -> f32 {
     let many = words();
     var s = 0.0;
-    if p.half == 1u {
-        for (var d = 0u; d < p.dim; d += 2u) {
-            let pair = keys[(page * many + (d >> 1u)) * 64u + key];
-            s = fused(query[d], widened(pair & 0xffffu), s);
-            if d + 1u < p.dim {
-                s = fused(query[d + 1u], widened(pair >> 16u), s);
-            }
+    for (var begin = 0u; begin < many; begin += 8u) {
+        var read: array<u32, 8>;
+        for (var i = 0u; i < 8u; i++) {
+            read[i] = keys[(page * many + min(begin + i, many - 1u)) * 64u + key];
         }
-    } else {
-        for (var d = 0u; d < p.dim; d++) {
-            s = fused(query[d], bitcast<f32>(keys[(page * many + d) * 64u + key]), s);
+        for (var i = 0u; i < 8u; i++) {
+            let word = begin + i;
+            if word >= many {
+                break;
+            }
+            if p.half == 1u {
+                s = fused(query[2u * word], widened(read[i] & 0xffffu), s);
+                if 2u * word + 1u < p.dim {
+                    s = fused(query[2u * word + 1u], widened(read[i] >> 16u), s);
+                }
+            } else {
+                s = fused(query[word], bitcast<f32>(read[i]), s);
+            }
         }
     }
     return whole(s * p.scale);
@@ -72,14 +80,25 @@ fn score(page: u32, key: u32) -> f32 {
 
 fn weighted(page: u32, d: u32, visible: u32) -> f32 {
     let many = words();
+    let word = select(d, d >> 1u, p.half == 1u);
     var o = 0.0;
-    if p.half == 1u {
-        for (var key = 0u; key < visible; key++) {
-            o = fused(weights[key], half_of(values[(page * 64u + key) * many + (d >> 1u)], d), o);
+    for (var begin = 0u; begin < visible; begin += 8u) {
+        var read: array<u32, 8>;
+        for (var i = 0u; i < 8u; i++) {
+            read[i] = values[(page * 64u + min(begin + i, visible - 1u)) * many + word];
         }
-    } else {
-        for (var key = 0u; key < visible; key++) {
-            o = fused(weights[key], bitcast<f32>(values[(page * 64u + key) * many + d]), o);
+        for (var i = 0u; i < 8u; i++) {
+            let key = begin + i;
+            if key >= visible {
+                break;
+            }
+            var value = 0.0;
+            if p.half == 1u {
+                value = half_of(read[i], d);
+            } else {
+                value = bitcast<f32>(read[i]);
+            }
+            o = fused(weights[key], value, o);
         }
     }
     return z(o);
@@ -128,14 +147,14 @@ fn finish(part: Partial, at: u32, local: u32) {
     }
 }
 
-fn chunk_of(row: u32, head: u32, chunk: u32, position: u32, local: u32) -> Partial {
+// Tiles `first .. end` of a row's keys.
+fn tiles_of(row: u32, head: u32, first: u32, end: u32, position: u32, local: u32) -> Partial {
     let kv_head = head / (p.heads / p.kv_heads);
-    let end = min(8u * chunk + 8u, (position >> 6u) + 1u);
     var part: Partial;
-    for (var tile = 8u * chunk; tile < end; tile++) {
+    for (var tile = first; tile < end; tile++) {
         let page = page_of(row, tile) * p.kv_heads + kv_head;
         let next = tile_of(page, min(64u, position + 1u - 64u * tile), local);
-        if tile == 8u * chunk {
+        if tile == first {
             part = next;
         } else {
             part = merged(part, next);
@@ -154,10 +173,12 @@ fn attend(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     }
     workgroupBarrier();
     let position = map[p.rows + row];
-    if p.chunks == 0u {
+    let tiles = (position >> 6u) + 1u;
+    if p.pieces == 0u {
         var all: Partial;
         for (var chunk = 0u; chunk <= position >> 9u; chunk++) {
-            let next = chunk_of(row, head, chunk, position, local);
+            let end = min(8u * chunk + 8u, tiles);
+            let next = tiles_of(row, head, 8u * chunk, end, position, local);
             if chunk == 0u {
                 all = next;
             } else {
@@ -167,12 +188,12 @@ fn attend(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         finish(all, at, local);
         return;
     }
-    let chunk = group.z;
-    if chunk > position >> 9u {
+    let first = group.z * p.span;
+    if first >= tiles {
         return;
     }
-    let part = chunk_of(row, head, chunk, position, local);
-    let to = ((group.y * p.heads + head) * p.chunks + chunk) * (p.dim + 2u);
+    let part = tiles_of(row, head, first, min(first + p.span, tiles), position, local);
+    let to = ((group.y * p.heads + head) * p.pieces + group.z) * (p.dim + 2u);
     if local == 0u {
         parts[to] = part.m;
         parts[to + 1u] = part.l;
@@ -185,25 +206,37 @@ fn attend(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     }
 }
 
+// What a piece left.
+fn left(at: u32, local: u32) -> Partial {
+    var part = Partial(parts[at], parts[at + 1u], vec4(0.0));
+    for (var i = 0u; i < 4u; i++) {
+        let d = local + 64u * i;
+        if d < p.dim {
+            part.o[i] = parts[at + 2u + d];
+        }
+    }
+    return part;
+}
+
+// Pieces to chunks, chunks to the row.
 @compute @workgroup_size(64)
 fn merge(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let head = group.x;
     let row = p.first + group.y;
     let position = map[p.rows + row];
+    let begin = (group.y * p.heads + head) * p.pieces;
+    let many = 8u / p.span;
+    let end = (position >> 6u) / p.span + 1u;
     var all: Partial;
-    for (var chunk = 0u; chunk <= position >> 9u; chunk++) {
-        let begin = ((group.y * p.heads + head) * p.chunks + chunk) * (p.dim + 2u);
-        var next = Partial(parts[begin], parts[begin + 1u], vec4(0.0));
-        for (var i = 0u; i < 4u; i++) {
-            let d = local + 64u * i;
-            if d < p.dim {
-                next.o[i] = parts[begin + 2u + d];
-            }
+    for (var first = 0u; first < end; first += many) {
+        var part = left((begin + first) * (p.dim + 2u), local);
+        for (var piece = first + 1u; piece < min(first + many, end); piece++) {
+            part = merged(part, left((begin + piece) * (p.dim + 2u), local));
         }
-        if chunk == 0u {
-            all = next;
+        if first == 0u {
+            all = part;
         } else {
-            all = merged(all, next);
+            all = merged(all, part);
         }
     }
     finish(all, (row * p.heads + head) * p.dim, local);

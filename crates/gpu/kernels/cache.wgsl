@@ -12,8 +12,10 @@ struct Params {
     dim: u32,
     // 1 where the cache holds binary16.
     half: u32,
-    // Chunks of the row with the most; 0 where a workgroup finishes its rows.
-    chunks: u32,
+    // Pieces of the row with the most; 0 where a workgroup finishes its rows. Tiles of a piece, one
+    // or a chunk's eight.
+    pieces: u32,
+    span: u32,
     scale: f32,
     // kv_write: words to write, workgroups along x.
     count: u32,

@@ -9,7 +9,6 @@ struct Params {
     // The rows of the table that this part holds.
     first: u32,
     outputs: u32,
-    log: u32,
     zero: i32,
 }
 
@@ -34,6 +33,6 @@ fn embed(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     let words = codes_at(tile * (p.width >> 4u) + (i >> 4u), output);
     let byte = words[(i & 15u) >> 2u] << (24u - 8u * (i & 3u));
     let w = (bitcast<i32>(byte) >> 24u) + p.zero;
-    let affine = affine_at(tile, p.width >> p.log, i >> p.log, output);
+    let affine = affine_at(tile, p.width >> LOG, i >> LOG, output);
     out[index] = z(fused(f32(w), affine.x, affine.y));
 }

@@ -60,5 +60,5 @@ fn floats(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     for (var r = 0u; r < ROWS; r++) {
         parts[(r * 8u + k) * 16u + output] = select(g[r], spoilt(), bad[r]);
     }
-    write_tile(first, tile, local);
+    write_tile(first, tile, local, 128u);
 }

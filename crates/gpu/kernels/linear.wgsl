@@ -1,4 +1,5 @@
-// Linear layers over block formats, docs/arithmetic.md section 2.
+// Linear layers over block formats, docs/arithmetic.md section 2: what all kernels share, and the
+// one that takes a few rows.
 
 struct Params {
     nothing: u32,
@@ -9,8 +10,6 @@ struct Params {
     stride: u32,
     width: u32,
     slices: u32,
-    // log2 of the values of a block.
-    log: u32,
     // What is added to a code.
     zero: i32,
     // Whether the outputs are a node of the tree, not flushed.
@@ -23,8 +22,11 @@ var<immediate> p: Params;
 
 // Rows at once.
 override ROWS: u32 = 1u;
-// Whether blocks have offsets.
+// Slices at once.
+override LANES: u32 = 8u;
+// Whether blocks have offsets; whether sums of activations are wanted, for those or for `zero`.
 override OFFSETS: bool = false;
+override SUMS: bool = false;
 
 @group(0) @binding(0) var<storage, read_write> out: array<f32>;
 @group(0) @binding(3) var<storage, read> planes: array<vec4<u32>>;
@@ -45,34 +47,49 @@ fn float_of(sum: vec2<i32>) -> f32 {
     return f32(sum.x) * 256.0 + f32(sum.y);
 }
 
-// A tile of outputs by the eight groups of K, ROWS rows (8 at most).
-@compute @workgroup_size(128)
-fn few(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let output = local & 15u;
-    let k = local >> 4u;
-    let tile = group.x;
-    let first = group.y * ROWS;
+// Rows `first ..` of an output over a slice. What it reads of the matrix is asked for at once,
+// before any of it is used.
+fn slice_of(slice: u32, first: u32, tile: u32, output: u32) -> array<f32, 8> {
     let pieces = p.slices * 16u;
-    let blocks = p.width >> p.log;
-    let wanted = OFFSETS || p.zero != 0;
-    var g: array<f32, 8>;
-    for (var slice = p.starts[k]; slice < p.starts[k + 1u]; slice++) {
-        var acc: array<f32, 8>;
-        let end = min((slice + 1u) * 256u, p.width) >> p.log;
-        for (var block = (slice * 256u) >> p.log; block < end; block++) {
+    let blocks = p.width >> LOG;
+    // Values that eight words hold.
+    let span = select(256u, 128u, BYTES);
+    let last = (p.width >> select(5u, 4u, BYTES)) - 1u;
+    let words = tile * (last + 1u);
+    let values = min(256u, p.width - 256u * slice);
+    var acc: array<f32, 8>;
+    for (var begin = 0u; begin < values; begin += span) {
+        let word = (256u * slice + begin) >> select(5u, 4u, BYTES);
+        var w: array<vec4<u32>, 8>;
+        for (var i = 0u; i < 8u; i++) {
+            w[i] = codes[(words + min(word + i, last)) * 16u + output];
+        }
+        for (var b = 0u; b < (span >> LOG); b++) {
+            if begin + (b << LOG) >= values {
+                break;
+            }
             var dots: array<vec2<i32>, 8>;
             var all: array<vec2<i32>, 8>;
-            let last = (block + 1u) << (p.log - 4u);
-            for (var piece = block << (p.log - 4u); piece < last; piece++) {
-                let w = codes_at(tile * (p.width >> 4u) + piece, output);
+            for (var i = 0u; i < (1u << (LOG - 4u)); i++) {
+                let piece = (b << (LOG - 4u)) + i;
+                var code: vec4<u32>;
+                if BYTES {
+                    code = w[piece];
+                } else {
+                    let both = w[piece >> 1u];
+                    code = opened(select(both.xy, both.zw, (piece & 1u) == 1u));
+                }
                 for (var r = 0u; r < ROWS; r++) {
-                    let at = min(first + r, p.rows - 1u) * pieces + piece;
-                    dots[r] += vec2(dot16(w, planes[2u * at]), dot16(w, planes[2u * at + 1u]));
-                    if wanted {
+                    let at = min(first + r, p.rows - 1u) * pieces + 16u * slice + (begin >> 4u)
+                        + piece;
+                    dots[r] += vec2(dot16(code, planes[2u * at]),
+                        dot16(code, planes[2u * at + 1u]));
+                    if SUMS {
                         all[r] += halves_of(sums[at]);
                     }
                 }
             }
+            let block = ((256u * slice + begin) >> LOG) + b;
             let affine = affine_at(tile, blocks, block, output);
             for (var r = 0u; r < ROWS; r++) {
                 acc[r] = fused(float_of(dots[r] + p.zero * all[r]), affine.x, acc[r]);
@@ -81,108 +98,46 @@ fn few(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index)
                 }
             }
         }
-        for (var r = 0u; r < ROWS; r++) {
-            let step = steps[min(first + r, p.rows - 1u) * p.slices + slice];
-            g[r] = fused(acc[r], step, g[r]);
-        }
     }
-    for (var r = 0u; r < ROWS; r++) {
-        parts[(r * 8u + k) * 16u + output] = g[r];
-    }
-    write_tile(first, tile, local);
+    return acc;
 }
 
-// 32 rows and 8 pieces of 16 values: both planes, then sums.
-var<workgroup> staged: array<vec4<u32>, 512>;
-var<workgroup> staged_sums: array<u32, 256>;
+// Slices of a strip, by rows and outputs: as many as there is room for.
+var<workgroup> strip: array<f32, 2048>;
 
-fn stage(first: u32, piece: u32, local: u32) {
-    let pieces = p.slices * 16u;
-    workgroupBarrier();
-    for (var i = local; i < 256u; i += 128u) {
-        let at = min(first + (i >> 3u), p.rows - 1u) * pieces + piece + (i & 7u);
-        staged[2u * i] = planes[2u * at];
-        staged[2u * i + 1u] = planes[2u * at + 1u];
-        staged_sums[i] = sums[at];
-    }
-    workgroupBarrier();
-}
-
-// A tile of outputs by 32 rows, four a thread, along all of K.
-@compute @workgroup_size(128)
-fn many(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+// A tile of outputs over all of K, ROWS rows (8 at most): LANES slices side by side.
+@compute @workgroup_size(16u * LANES)
+fn few(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let output = local & 15u;
     let tile = group.x;
-    let first = group.y * 32u;
-    let own = (local >> 4u) * 4u;
-    let blocks = p.width >> p.log;
-    let wanted = OFFSETS || p.zero != 0;
-    var level0: array<f32, 4>;
-    var level1: array<f32, 4>;
-    var level2: array<f32, 4>;
-    var total: array<f32, 4>;
-    for (var k = 0u; k < 8u; k++) {
-        var g: array<f32, 4>;
-        for (var slice = p.starts[k]; slice < p.starts[k + 1u]; slice++) {
-            var acc: array<f32, 4>;
-            for (var half = 0u; half < 2u; half++) {
-                let begin = slice * 256u + half * 128u;
-                stage(first, begin >> 4u, local);
-                let end = min(begin + 128u, p.width) >> p.log;
-                for (var block = begin >> p.log; block < end; block++) {
-                    var dots: array<vec2<i32>, 4>;
-                    var all: array<vec2<i32>, 4>;
-                    let last = (block + 1u) << (p.log - 4u);
-                    for (var piece = block << (p.log - 4u); piece < last; piece++) {
-                        let w = codes_at(tile * (p.width >> 4u) + piece, output);
-                        for (var r = 0u; r < 4u; r++) {
-                            let at = (own + r) * 8u + (piece & 7u);
-                            dots[r] += vec2(dot16(w, staged[2u * at]),
-                                dot16(w, staged[2u * at + 1u]));
-                            if wanted {
-                                all[r] += halves_of(staged_sums[at]);
-                            }
-                        }
-                    }
-                    let affine = affine_at(tile, blocks, block, output);
-                    for (var r = 0u; r < 4u; r++) {
-                        acc[r] = fused(float_of(dots[r] + p.zero * all[r]), affine.x, acc[r]);
-                        if OFFSETS {
-                            acc[r] = fused(float_of(all[r]), affine.y, acc[r]);
-                        }
-                    }
-                }
-            }
-            for (var r = 0u; r < 4u; r++) {
-                let step = steps[min(first + own + r, p.rows - 1u) * p.slices + slice];
-                g[r] = fused(acc[r], step, g[r]);
+    let first = group.y * ROWS;
+    let threads = 16u * LANES;
+    for (var i = local; i < 128u * ROWS; i += threads) {
+        parts[i] = 0.0;
+    }
+    let room = 128u / ROWS;
+    for (var begin = 0u; begin < p.slices; begin += room) {
+        let end = min(begin + room, p.slices);
+        workgroupBarrier();
+        for (var slice = begin + (local >> 4u); slice < end; slice += LANES) {
+            let acc = slice_of(slice, first, tile, output);
+            for (var r = 0u; r < ROWS; r++) {
+                strip[((slice - begin) * ROWS + r) * 16u + output] = acc[r];
             }
         }
-        for (var r = 0u; r < 4u; r++) {
-            var sum = g[r];
-            if (k & 1u) == 0u {
-                level0[r] = sum;
-                continue;
+        workgroupBarrier();
+        for (var i = local; i < 128u * ROWS; i += threads) {
+            let r = i >> 7u;
+            let k = (i >> 4u) & 7u;
+            let row = min(first + r, p.rows - 1u) * p.slices;
+            let to = min(end, p.starts[k + 1u]);
+            var g = parts[i];
+            for (var slice = max(begin, p.starts[k]); slice < to; slice++) {
+                let acc = strip[((slice - begin) * ROWS + r) * 16u + (i & 15u)];
+                g = fused(acc, steps[row + slice], g);
             }
-            sum = level0[r] + sum;
-            if (k & 2u) == 0u {
-                level1[r] = sum;
-                continue;
-            }
-            sum = level1[r] + sum;
-            if (k & 4u) == 0u {
-                level2[r] = sum;
-            } else {
-                total[r] = level2[r] + sum;
-            }
+            parts[i] = g;
         }
     }
-    let n = tile * 16u + output;
-    for (var r = 0u; r < 4u; r++) {
-        let row = first + own + r;
-        if row < p.rows && n < p.outputs {
-            let spoiled = (bitcast<u32>(total[r]) & 0x7fffffffu) >= 0x7f800000u;
-            out[row * p.stride + p.first + n] = finished(total[r], spoiled);
-        }
-    }
+    write_tile(first, tile, local, threads);
 }

@@ -1,27 +1,33 @@
-// How packed matrices lie, for linear.wgsl and embed.wgsl. Tiles of 16 outputs, side by side; along
-// K pieces of 16 values. A piece of an output is two words of nibbles, each four values in the low
-// halves of its bytes and the next four in the high ones, or four words of bytes.
+// How packed matrices lie, for linear.wgsl, many.wgsl and embed.wgsl. Tiles of 16 outputs, side by
+// side; along K pieces of 16 values. Of an output four words lie together: a piece of bytes, or two
+// pieces of nibbles, two words each, four values in the low halves of a word's bytes and the next
+// four in the high ones.
 
 // Whether codes are bytes.
 override BYTES: bool = false;
 // How scales lie: f32 pairs, f16 pairs, bf16 pairs, units of Q4_K and Q5_K, units of Q6_K; for
 // floats f32, f16 or bf16 values.
 override KIND: u32 = 0u;
+// log2 of a block's values.
+override LOG: u32 = 5u;
 
-@group(0) @binding(1) var<storage, read> codes: array<vec2<u32>>;
+@group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> scales: array<u32>;
 
-// The codes of 16 values, a signed byte each.
-fn codes_at(at: u32, output: u32) -> vec4<u32> {
-    if BYTES {
-        let first = codes[at * 32u + output];
-        let second = codes[at * 32u + 16u + output];
-        return vec4(first.x, first.y, second.x, second.y);
-    }
-    let both = codes[at * 16u + output];
+// The codes of a piece of nibbles, a byte each.
+fn opened(both: vec2<u32>) -> vec4<u32> {
     let low = both & vec2(0x0f0f0f0fu);
     let high = (both >> vec2(4u)) & vec2(0x0f0f0f0fu);
     return vec4(low.x, high.x, low.y, high.y);
+}
+
+// The codes of piece `at`, a signed byte each.
+fn codes_at(at: u32, output: u32) -> vec4<u32> {
+    if BYTES {
+        return codes[at * 16u + output];
+    }
+    let both = codes[(at >> 1u) * 16u + output];
+    return opened(select(both.xy, both.zw, (at & 1u) == 1u));
 }
 
 // The scale and the offset of block `block` of `blocks` along K.

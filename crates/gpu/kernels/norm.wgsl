@@ -22,8 +22,14 @@ var<immediate> p: Params;
 @group(0) @binding(1) var<storage, read> weights: array<f32>;
 @group(0) @binding(2) var<storage, read> other: array<f32>;
 
+// Threads of a workgroup; 256 at most.
+override THREADS: u32 = 64u;
+// Values that are in the workgroup's memory at once.
+const STAGED: u32 = 2048u;
+
 var<workgroup> lanes: array<f32, 32>;
-var<workgroup> spoils_any: array<u32, 64>;
+var<workgroup> spoils_any: array<u32, 256>;
+var<workgroup> staged: array<f32, 2048>;
 
 fn fold(local: u32) {
     for (var width = 16u; width > 0u; width >>= 1u) {
@@ -42,7 +48,7 @@ fn fold(local: u32) {
 
 fn flag(local: u32, spoilt: bool) -> bool {
     spoils_any[local] = select(0u, 1u, spoilt);
-    for (var width = 32u; width > 0u; width >>= 1u) {
+    for (var width = THREADS / 2u; width > 0u; width >>= 1u) {
         workgroupBarrier();
         if local < width {
             spoils_any[local] |= spoils_any[local + width];
@@ -53,26 +59,15 @@ fn flag(local: u32, spoilt: bool) -> bool {
 }
 
 // A row of `other`, times `weights`, to `out`.
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn rms(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let row = group.y * p.across + group.x;
     let at = row * p.width;
     let within = row < p.count;
-    var sum = 0.0;
-    var bad = false;
-    if within && local < 32u {
-        for (var i = local; i < p.width; i += 32u) {
-            let x = other[at + i];
-            bad = bad || spoils(x);
-            sum = fused(x, x, sum);
-        }
-        lanes[local] = sum;
-    }
-    let spoiled = flag(local, bad);
-    fold(local);
+    let spoiled = others(at, within, local);
     let r = inverse(root(fused(lanes[0], p.share, p.eps)));
     if within {
-        for (var i = local; i < p.width; i += 64u) {
+        for (var i = local; i < p.width; i += THREADS) {
             let y = z((other[at + i] * r) * weights[i]);
             out[at + i] = select(y, spoilt(), spoiled);
         }
@@ -80,7 +75,7 @@ fn rms(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index)
 }
 
 // A head of `out` in place, times `weights`.
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn head(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let row = group.y * p.across + group.x;
     let at = row * p.width;
@@ -88,7 +83,7 @@ fn head(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let spoiled = squares(at, within, local);
     let r = inverse(root(fused(lanes[0], p.share, p.eps)));
     if within {
-        for (var i = local; i < p.width; i += 64u) {
+        for (var i = local; i < p.width; i += THREADS) {
             let y = z((out[at + i] * r) * weights[i]);
             out[at + i] = select(y, spoilt(), spoiled);
         }
@@ -96,7 +91,7 @@ fn head(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 }
 
 // As `head`, times silu of the same place of `other`.
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn gated(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let row = group.y * p.across + group.x;
     let at = row * p.width;
@@ -104,7 +99,7 @@ fn gated(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     let spoiled = squares(at, within, local);
     let r = inverse(root(fused(lanes[0], p.share, p.eps)));
     if within {
-        for (var i = local; i < p.width; i += 64u) {
+        for (var i = local; i < p.width; i += THREADS) {
             let y = z(((out[at + i] * r) * weights[i]) * silu(other[at + i]));
             out[at + i] = select(y, spoilt(), spoiled);
         }
@@ -112,7 +107,7 @@ fn gated(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
 }
 
 // Query and key heads of channels after the convolution, in place.
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn unit(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let index = group.y * p.across + group.x;
     let within = index < p.count;
@@ -121,7 +116,7 @@ fn unit(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let spoiled = squares(at, within, local);
     let r = inverse(root(lanes[0] + p.eps));
     if within {
-        for (var i = local; i < p.width; i += 64u) {
+        for (var i = local; i < p.width; i += THREADS) {
             let x = out[at + i] * r;
             let y = z(select(x, x * p.scale, head < p.queries));
             out[at + i] = select(y, spoilt(), spoiled);
@@ -129,17 +124,53 @@ fn unit(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 }
 
-// The folded squares of a head of `out` to the first lane, and whether it is spoilt.
+// The folded squares of a head of `out` to the first lane, and whether it is spoilt. All threads
+// read; the 32 lanes add up.
 fn squares(at: u32, within: bool, local: u32) -> bool {
     var sum = 0.0;
     var bad = false;
+    for (var begin = 0u; begin < p.width; begin += STAGED) {
+        let values = min(STAGED, p.width - begin);
+        workgroupBarrier();
+        for (var i = local; within && i < values; i += THREADS) {
+            staged[i] = out[at + begin + i];
+            bad = bad || spoils(staged[i]);
+        }
+        workgroupBarrier();
+        sum = added(sum, values, within, local);
+    }
+    return settled(sum, bad, local);
+}
+
+// The same of a row of `other`.
+fn others(at: u32, within: bool, local: u32) -> bool {
+    var sum = 0.0;
+    var bad = false;
+    for (var begin = 0u; begin < p.width; begin += STAGED) {
+        let values = min(STAGED, p.width - begin);
+        workgroupBarrier();
+        for (var i = local; within && i < values; i += THREADS) {
+            staged[i] = other[at + begin + i];
+            bad = bad || spoils(staged[i]);
+        }
+        workgroupBarrier();
+        sum = added(sum, values, within, local);
+    }
+    return settled(sum, bad, local);
+}
+
+// A lane's sum with the squares of what is staged.
+fn added(before: f32, values: u32, within: bool, local: u32) -> f32 {
+    var sum = before;
     if within && local < 32u {
-        for (var i = local; i < p.width; i += 32u) {
-            let x = out[at + i];
-            bad = bad || spoils(x);
-            sum = fused(x, x, sum);
+        for (var i = local; i < values; i += 32u) {
+            sum = fused(staged[i], staged[i], sum);
         }
     }
+    return sum;
+}
+
+fn settled(sum: f32, bad: bool, local: u32) -> bool {
     if local < 32u {
         lanes[local] = sum;
     }

@@ -3,10 +3,10 @@
 // Of ROWS rows, eight groups, 16 outputs each.
 var<workgroup> parts: array<f32, 1024>;
 
-// Rows `first ..` of tile `tile`, from `parts`.
-fn write_tile(first: u32, tile: u32, local: u32) {
+// Rows `first ..` of tile `tile`, from `parts`, by a workgroup of `threads`.
+fn write_tile(first: u32, tile: u32, local: u32, threads: u32) {
     workgroupBarrier();
-    for (var i = local; i < ROWS * 16u; i += 128u) {
+    for (var i = local; i < ROWS * 16u; i += threads) {
         let r = i >> 4u;
         let n = tile * 16u + (i & 15u);
         if first + r < p.rows && n < p.outputs {

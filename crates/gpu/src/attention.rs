@@ -6,7 +6,9 @@ use arith::attention::{Heads, KvDtype, scale};
 use arith::base::{CHUNK_KEYS, TILE_KEYS};
 use backend::{BackendError, RowMap};
 
-use crate::device::{Buffer, Device, Kernel};
+use crate::buffer::Buffer;
+use crate::built::Kernel;
+use crate::device::Device;
 use crate::forms::Unit;
 use crate::rows::{Rows, each};
 
@@ -14,6 +16,32 @@ use crate::rows::{Rows, each};
 pub const HEAD_DIM_MAX: usize = 256;
 /// Workgroups of attention from which on one takes all keys of its row.
 const GROUPS_WHOLE: usize = 1024;
+
+/// Most bytes that tiles of their own leave for the merge.
+const PARTS_BYTES_MAX: usize = 16 << 20;
+
+/// How keys are cut.
+#[derive(Clone, Copy)]
+struct Pieces {
+    /// Of the row with the most; 0 where a workgroup finishes its rows.
+    count: usize,
+    /// Tiles of one.
+    span: usize,
+}
+
+impl Pieces {
+    /// Single tiles where few workgroups would walk along many, chunks where those are too many.
+    fn of(visible: usize, groups: usize, piece_bytes: usize) -> Self {
+        let (tiles, chunks) = (visible.div_ceil(TILE_KEYS), visible.div_ceil(CHUNK_KEYS));
+        if tiles <= 1 || groups >= GROUPS_WHOLE {
+            Self { count: 0, span: 1 }
+        } else if tiles * piece_bytes <= PARTS_BYTES_MAX {
+            Self { count: tiles, span: 1 }
+        } else {
+            Self { count: chunks, span: CHUNK_KEYS / TILE_KEYS }
+        }
+    }
+}
 
 /// The cache of one layer.
 pub struct Kv {
@@ -132,13 +160,14 @@ impl Map {
     }
 
     /// The parameters of kernels/cache.wgsl.
-    fn params(&self, kv: &Kv, first: usize, chunks: usize, [count, across]: [u32; 2]) -> [u32; 10] {
+    fn params(&self, kv: &Kv, pieces: Pieces, [count, across]: [u32; 2]) -> [u32; 11] {
         let Heads { query, kv: kv_heads, dim } = kv.heads;
         let half = u32::from(kv.dtype == KvDtype::F16);
-        let [rows, first, query, kv_heads, dim, chunks] =
-            [self.rows, first, query, kv_heads, dim, chunks].map(|n| n as u32);
+        let Pieces { count: pieces, span } = pieces;
+        let [rows, query, kv_heads, dim, pieces, span] =
+            [self.rows, query, kv_heads, dim, pieces, span].map(|n| n as u32);
         let scale = scale(kv.heads.dim).to_bits();
-        [rows, first, query, kv_heads, dim, half, chunks, scale, count, across]
+        [rows, 0, query, kv_heads, dim, half, pieces, span, scale, count, across]
     }
 }
 
@@ -150,7 +179,7 @@ pub(crate) fn kv_write(device: &Device, kv: &mut Kv, k: &Rows, v: &Rows, map: &M
     let (grid, each) = each(map.rows * kv.heads.kv * kv.words());
     let buffers = [(1, &map.buffer), (2, &k.buffer), (3, &v.buffer), (4, &kv.k), (5, &kv.v)];
     if map.rows > 0 {
-        let params = map.params(kv, 0, 0, each);
+        let params = map.params(kv, Pieces { count: 0, span: 1 }, each);
         device.launch(&Kernel::new(Unit::KvWrite, "kv_write"), &buffers, &params, grid);
     }
 }
@@ -171,19 +200,18 @@ pub(crate) fn attention(
     if map.rows == 0 {
         return Ok(());
     }
-    let chunks = map.visible.div_ceil(CHUNK_KEYS);
-    let split = chunks > 1 && map.rows * query < GROUPS_WHOLE;
-    let chunks = if split { chunks } else { 0 };
-    let bytes = map.rows * query * chunks * (dim + 2) * 4;
+    let piece_bytes = map.rows * query * (dim + 2) * 4;
+    let pieces = Pieces::of(map.visible, map.rows * query, piece_bytes);
+    let bytes = piece_bytes * pieces.count;
     if parts.bytes() < bytes {
         *parts = Buffer::new(device, "parts of attention", bytes.next_power_of_two() as u128)?;
     }
-    let params = map.params(kv, 0, chunks, [0, 0]);
+    let params = map.params(kv, pieces, [0, 0]);
     let buffers =
         [(0, &out.buffer), (1, &map.buffer), (2, &q.buffer), (3, &kv.k), (4, &kv.v), (5, &*parts)];
-    let grid = [query as u32, map.rows as u32, chunks.max(1) as u32];
+    let grid = [query as u32, map.rows as u32, pieces.count.max(1) as u32];
     device.launch(&Kernel::new(Unit::Attention, "attend"), &buffers, &params, grid);
-    if split {
+    if pieces.count > 0 {
         let grid = [query as u32, map.rows as u32, 1];
         let buffers = [(0, &out.buffer), (1, &map.buffer), (5, &*parts)];
         device.launch(&Kernel::new(Unit::Attention, "merge"), &buffers, &params, grid);

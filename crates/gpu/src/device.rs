@@ -1,18 +1,18 @@
-//! An adapter, opened: buffers, kernels, and the launches that wait to be submitted.
+//! An adapter, opened: the launches that wait to be submitted, and what it said.
 
-use std::collections::HashMap;
-use std::future::Future;
-use std::pin::pin;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use backend::BackendError;
 use wgpu::{BufferUsages, Features};
 
+use crate::adapter::{Adapter, described, found, now};
+use crate::buffer::Buffer;
+use crate::built::{Built, Kernel};
+use crate::clock::Clock;
 use crate::error::GpuError;
-use crate::forms::{Forms, Unit};
+use crate::forms::Forms;
 use crate::planted::Defect;
 
 /// Launches of a command buffer: more than a stage's round has.
@@ -21,99 +21,6 @@ const LAUNCHES_MAX: usize = 4096;
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// Workgroups of a dimension of a launch, of those that are spread over two.
 const ACROSS_MAX: usize = 32_768;
-
-/// An adapter in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adapter {
-    /// The number of `gpu:N`.
-    pub ordinal: u32,
-    /// Its name.
-    pub name: String,
-    /// Vulkan or Metal.
-    pub api: String,
-    /// The driver's name and version.
-    pub driver: String,
-    /// Whether it is a CPU in disguise, or shares the CPU's memory.
-    pub shares_memory: bool,
-}
-
-/// Adapters in the order of their numbers: cards first, CPUs last.
-fn found() -> Vec<wgpu::Adapter> {
-    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL;
-    let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
-    desc.backends = backends;
-    let instance = wgpu::Instance::new(desc);
-    let mut all = now(instance.enumerate_adapters(backends));
-    all.sort_by_key(|adapter| match adapter.get_info().device_type {
-        wgpu::DeviceType::DiscreteGpu => 0,
-        wgpu::DeviceType::IntegratedGpu => 1,
-        wgpu::DeviceType::VirtualGpu => 2,
-        wgpu::DeviceType::Other => 3,
-        wgpu::DeviceType::Cpu => 4,
-    });
-    all
-}
-
-fn described(ordinal: usize, adapter: &wgpu::Adapter) -> Adapter {
-    let info = adapter.get_info();
-    let shared = matches!(
-        info.device_type,
-        wgpu::DeviceType::Cpu | wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Other
-    );
-    Adapter {
-        ordinal: ordinal as u32,
-        name: info.name,
-        api: format!("{:?}", info.backend),
-        driver: [info.driver, info.driver_info].join(" ").trim().to_owned(),
-        shares_memory: shared,
-    }
-}
-
-/// The adapters of this machine. None where there is no driver.
-pub fn adapters() -> Vec<Adapter> {
-    found().iter().enumerate().map(|(ordinal, adapter)| described(ordinal, adapter)).collect()
-}
-
-/// The value of a future of wgpu that is ready at once, as all are off the web.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => unreachable!("native futures of wgpu are ready at once"),
-    }
-}
-
-/// A kernel: its unit, its entry point and its pipeline constants.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Kernel {
-    pub(crate) unit: Unit,
-    pub(crate) entry: &'static str,
-    pub(crate) constants: Vec<(&'static str, u32)>,
-}
-
-impl Kernel {
-    pub(crate) fn new(unit: Unit, entry: &'static str) -> Self {
-        Self { unit, entry, constants: Vec::new() }
-    }
-
-    pub(crate) fn with(mut self, name: &'static str, value: u32) -> Self {
-        self.constants.push((name, value));
-        self
-    }
-}
-
-#[derive(Clone)]
-struct Pipeline {
-    pipeline: wgpu::ComputePipeline,
-    layout: wgpu::BindGroupLayout,
-}
-
-/// What is made of sources, as it is asked for.
-#[derive(Default)]
-struct Built {
-    modules: HashMap<(Unit, Forms), wgpu::ShaderModule>,
-    pipelines: HashMap<(Kernel, Forms), Pipeline>,
-}
 
 /// What waits to be submitted.
 #[derive(Default)]
@@ -143,13 +50,16 @@ pub(crate) struct Device {
     limits: wgpu::Limits,
     has_f64: bool,
     forms: Forms,
-    defect: Option<Defect>,
     built: Mutex<Built>,
     recording: Mutex<Recording>,
     /// Number of the command buffer at work, so that buffers know whether it uses them.
     epoch: AtomicU64,
+    /// Buffers that were made.
+    buffers: AtomicU64,
     readback: Mutex<Option<wgpu::Buffer>>,
-    lost: Arc<Mutex<Option<String>>>,
+    /// Times of the device, where it tells them.
+    clock: Option<Clock>,
+    failed: Arc<OnceLock<String>>,
     tally: [AtomicU64; 3],
 }
 
@@ -158,7 +68,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Device {
-    pub(crate) fn open(ordinal: u32, defect: Option<Defect>) -> Result<Self, GpuError> {
+    pub(crate) fn open(
+        ordinal: u32,
+        defect: Option<Defect>,
+        cache: Option<&Path>,
+    ) -> Result<Self, GpuError> {
         let mut all = found();
         let count = all.len();
         if ordinal as usize >= count {
@@ -173,10 +87,12 @@ impl Device {
         }
         let limits = adapter.limits();
         let wide = has & Features::SHADER_F64;
+        let wanted = Features::PIPELINE_CACHE | Features::TIMESTAMP_QUERY | passed();
         let desc = wgpu::DeviceDescriptor {
             label: Some("baton"),
-            required_features: Features::IMMEDIATES | wide,
+            required_features: Features::IMMEDIATES | wide | (has & wanted),
             required_limits: limits.clone(),
+            experimental_features: experimental(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
         };
@@ -186,34 +102,22 @@ impl Device {
             name: words.name.clone(),
             words: error.to_string(),
         })?;
-        let lost = Arc::new(Mutex::new(None));
-        let first = |lost: &Arc<Mutex<Option<String>>>| {
-            let lost = Arc::clone(lost);
-            move |words: String| {
-                locked(&lost).get_or_insert(words);
-            }
-        };
-        let (on_error, on_loss) = (first(&lost), first(&lost));
-        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| on_error(error.to_string())));
-        device.set_device_lost_callback(move |reason, words| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                on_loss(format!("the device is lost: {words}"));
-            }
-        });
+        let failed = heard(&device);
         Ok(Self {
             ordinal,
             adapter: words,
+            built: Mutex::new(Built::new(device.clone(), &adapter.get_info(), defect, cache)),
+            clock: has.contains(Features::TIMESTAMP_QUERY).then(|| Clock::new(&device, &queue)),
             device,
             queue,
             limits,
             has_f64: !wide.is_empty(),
             forms: Forms::DEVICE,
-            defect,
-            built: Mutex::default(),
             recording: Mutex::default(),
             epoch: AtomicU64::new(1),
+            buffers: AtomicU64::new(0),
             readback: Mutex::default(),
-            lost,
+            failed,
             tally: Default::default(),
         })
     }
@@ -239,6 +143,14 @@ impl Device {
         self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size)
     }
 
+    /// Bytes of a workgroup's memory, and its most threads.
+    pub(crate) fn workgroup(&self) -> (u32, u32) {
+        let limits = &self.limits;
+        let threads = limits.max_compute_invocations_per_workgroup;
+        let threads = threads.min(limits.max_compute_workgroup_size_x);
+        (limits.max_compute_workgroup_storage_size, threads)
+    }
+
     pub(crate) fn tally(&self) -> Tally {
         let [launches, submits, waits] = [0, 1, 2].map(|i| self.tally[i].load(Ordering::Relaxed));
         Tally { launches, submits, waits }
@@ -248,17 +160,29 @@ impl Device {
         self.tally[i].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends the process where the driver said that something failed: nothing after it is right.
-    fn check(&self) {
-        if let Some(words) = locked(&self.lost).as_ref() {
-            panic!("gpu:{} ({}): {words}", self.ordinal, self.adapter.name);
-        }
+    /// What failed first: nothing that came from the device after it is right.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// Keeps why the device can't be used any more; nothing is launched after that.
+    pub(crate) fn fail(&self, words: String) {
+        let _ = self.failed.set(words);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.failed.get().is_some()
+    }
+
+    /// Gives the adapter back before its time, as a driver that resets does.
+    pub(crate) fn destroy(&self) {
+        self.device.destroy();
     }
 
     /// What a driver says to the making of a kernel, if it refuses.
     pub(crate) fn try_kernel(&self, kernel: &Kernel) -> Result<(), GpuError> {
         let guard = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        self.pipeline(kernel);
+        locked(&self.built).pipeline(kernel, self.forms);
         match now(guard.pop()) {
             None => Ok(()),
             Some(error) => Err(GpuError::Kernel {
@@ -267,42 +191,6 @@ impl Device {
                 words: error.to_string(),
             }),
         }
-    }
-
-    fn pipeline(&self, kernel: &Kernel) -> Pipeline {
-        let built = &mut *locked(&self.built);
-        let key = (kernel.clone(), self.forms);
-        if let Some(pipeline) = built.pipelines.get(&key) {
-            return pipeline.clone();
-        }
-        let module = built.modules.entry((kernel.unit, self.forms)).or_insert_with(|| {
-            let mut source = kernel.unit.source(self.forms);
-            if let Some(defect) = self.defect {
-                source = defect.planted(kernel.unit, source);
-            }
-            self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
-                label: Some(&format!("{:?}", kernel.unit)),
-                source: wgpu::ShaderSource::Wgsl(source.into()),
-            })
-        });
-        let constants: Vec<(&str, f64)> =
-            kernel.constants.iter().map(|&(name, value)| (name, f64::from(value))).collect();
-        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(kernel.entry),
-            layout: None,
-            module,
-            entry_point: Some(kernel.entry),
-            compilation_options: wgpu::PipelineCompilationOptions {
-                constants: &constants,
-                // Every kernel writes its workgroup memory before it reads it.
-                zero_initialize_workgroup_memory: false,
-            },
-            cache: None,
-        });
-        let layout = pipeline.get_bind_group_layout(0);
-        let pipeline = Pipeline { pipeline, layout };
-        built.pipelines.insert(key, pipeline.clone());
-        pipeline
     }
 
     /// Workgroups along x and y for `groups` of them, and the number along x.
@@ -320,32 +208,31 @@ impl Device {
         params: &[u32],
         grid: [u32; 3],
     ) {
-        if grid.contains(&0) {
+        if grid.contains(&0) || self.is_lost() {
             return;
         }
-        let Pipeline { pipeline, layout } = self.pipeline(kernel);
-        let entries: Vec<_> = buffers
-            .iter()
-            .map(|(binding, buffer)| wgpu::BindGroupEntry {
-                binding: *binding,
-                resource: buffer.raw.as_entire_binding(),
-            })
-            .collect();
-        let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: None,
-            layout: &layout,
-            entries: &entries,
-        });
+        let (pipeline, group) = {
+            let built = &mut *locked(&self.built);
+            let pipeline = built.pipeline(kernel, self.forms);
+            let bound: Vec<_> =
+                buffers.iter().map(|(at, buffer)| (*at, buffer.number(), buffer.raw())).collect();
+            let group = built.group(&pipeline, &bound);
+            (pipeline.pipeline, group)
+        };
         let mut bytes = vec![0; 4];
         bytes.extend(params.iter().flat_map(|word| word.to_le_bytes()));
         let recording = &mut *locked(&self.recording);
         let epoch = self.epoch.load(Ordering::Relaxed);
         for (_, buffer) in buffers {
-            buffer.used.store(epoch, Ordering::Relaxed);
+            buffer.use_in(epoch);
         }
         if recording.pass.is_none() {
+            let times = self.clock.as_ref().and_then(Clock::begin);
             let encoder = self.encoder(recording);
-            let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: None,
+                timestamp_writes: times,
+            });
             recording.pass = Some(pass.forget_lifetime());
         }
         if let Some(pass) = &mut recording.pass {
@@ -374,7 +261,6 @@ impl Device {
         }
         recording.launches = 0;
         self.epoch.fetch_add(1, Ordering::Relaxed);
-        self.check();
     }
 
     /// Submits what waits.
@@ -382,17 +268,50 @@ impl Device {
         self.submit(&mut locked(&self.recording));
     }
 
+    /// Submits what waits if a buffer is used by it: what is written goes before the command
+    /// buffer that is being made.
+    pub(crate) fn flush_before(&self, buffer: &Buffer) {
+        if buffer.is_used_in(self.epoch.load(Ordering::Relaxed)) {
+            self.flush();
+        }
+    }
+
     /// Copies bytes between two buffers.
-    fn copy(&self, from: &Buffer, at: u64, to: &Buffer, to_at: u64, bytes: u64) {
-        if bytes == 0 {
+    pub(crate) fn copy(&self, from: &Buffer, at: u64, to: &Buffer, to_at: u64, bytes: u64) {
+        if bytes == 0 || self.is_lost() {
             return;
         }
         let recording = &mut *locked(&self.recording);
         recording.pass = None;
         let epoch = self.epoch.load(Ordering::Relaxed);
-        from.used.store(epoch, Ordering::Relaxed);
-        to.used.store(epoch, Ordering::Relaxed);
-        self.encoder(recording).copy_buffer_to_buffer(&from.raw, at, &to.raw, to_at, bytes);
+        from.use_in(epoch);
+        to.use_in(epoch);
+        self.encoder(recording).copy_buffer_to_buffer(from.raw(), at, to.raw(), to_at, bytes);
+    }
+
+    /// A buffer's memory, and its number; `None` where there is none left.
+    pub(crate) fn allocate(&self, what: &str, bytes: u64) -> Option<(wgpu::Buffer, u64)> {
+        let guard = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let raw = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(what),
+            size: bytes,
+            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let number = self.buffers.fetch_add(1, Ordering::Relaxed);
+        now(guard.pop()).is_none().then_some((raw, number))
+    }
+
+    /// A buffer is gone.
+    pub(crate) fn forget(&self) {
+        locked(&self.built).forget();
+    }
+
+    /// Writes bytes to a buffer, before the next command buffer.
+    pub(crate) fn write(&self, to: &wgpu::Buffer, at: u64, bytes: &[u8]) {
+        if !self.is_lost() {
+            self.queue.write_buffer(to, at, bytes);
+        }
     }
 
     /// Waits until all that was asked for is done.
@@ -405,12 +324,32 @@ impl Device {
         self.count(2);
         let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(WAIT_MAX) };
         if let Err(error) = self.device.poll(wait) {
-            locked(&self.lost).get_or_insert(format!("no answer: {error}"));
+            self.fail(format!("no answer: {error}"));
         }
-        self.check();
     }
 
-    fn read(&self, from: &Buffer, at: u64, to: &mut [u8]) {
+    /// Seconds that the passes of what `work` asks for take on the device; on the host's clock
+    /// where the device has none.
+    pub(crate) fn timed(&self, work: impl FnOnce()) -> f64 {
+        self.wait();
+        let started = Instant::now();
+        let Some(clock) = &self.clock else {
+            work();
+            self.wait();
+            return started.elapsed().as_secs_f64();
+        };
+        clock.start();
+        work();
+        self.flush();
+        let seconds = clock.stop(&self.device, &self.queue);
+        seconds.unwrap_or_else(|| started.elapsed().as_secs_f64())
+    }
+
+    /// Reads a buffer back after all that was asked for; leaves `to` alone where the device fails.
+    pub(crate) fn read(&self, from: &Buffer, at: u64, to: &mut [u8]) {
+        if self.is_lost() {
+            return;
+        }
         let bytes = to.len() as u64;
         let mut readback = locked(&self.readback);
         if readback.as_ref().is_none_or(|buffer| buffer.size() < bytes) {
@@ -426,7 +365,7 @@ impl Device {
             let recording = &mut *locked(&self.recording);
             recording.pass = None;
             let encoder = self.encoder(recording);
-            encoder.copy_buffer_to_buffer(&from.raw, at, staging, 0, bytes);
+            encoder.copy_buffer_to_buffer(from.raw(), at, staging, 0, bytes);
             self.submit(recording);
         }
         let slice = staging.slice(..bytes);
@@ -434,82 +373,44 @@ impl Device {
         self.poll();
         match slice.get_mapped_range() {
             Ok(view) => to.copy_from_slice(&view),
-            Err(error) => panic!("gpu:{}: reading back: {error}", self.ordinal),
+            Err(error) => return self.fail(format!("reading back: {error}")),
         }
         staging.unmap();
+        locked(&self.built).settle();
     }
 }
 
-/// Memory on the device.
-pub(crate) struct Buffer {
-    device: Arc<Device>,
-    raw: wgpu::Buffer,
-    bytes: u64,
-    /// The last command buffer that uses it.
-    used: AtomicU64,
+/// What kernels that are passed through need.
+fn passed() -> Features {
+    if cfg!(target_vendor = "apple") { Features::PASSTHROUGH_SHADERS } else { Features::empty() }
 }
 
-impl Buffer {
-    /// Zeroed.
-    pub(crate) fn new(device: &Arc<Device>, what: &str, bytes: u128) -> Result<Self, BackendError> {
-        let limit = device.binding_bytes();
-        let size = bytes.next_multiple_of(4).max(16);
-        if size > u128::from(limit) {
-            return Err(BackendError::Shape {
-                what: format!("{what} on gpu:{}", device.ordinal),
-                expected: format!("at most {limit} bytes in one buffer"),
-                found: bytes.to_string(),
-            });
-        }
-        let guard = device.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
-        let raw = device.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some(what),
-            size: size as u64,
-            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        if now(guard.pop()).is_some() {
-            return Err(BackendError::OutOfMemory {
-                device: format!("gpu:{} ({})", device.ordinal, device.adapter.name),
-                what: what.to_owned(),
-                need_bytes: size as u64,
-                free_bytes: 0,
-            });
-        }
-        Ok(Self { device: Arc::clone(device), raw, bytes: size as u64, used: AtomicU64::new(0) })
-    }
+#[cfg(target_vendor = "apple")]
+fn experimental() -> wgpu::ExperimentalFeatures {
+    // SAFETY: of those features one alone is asked for, passing kernels through.
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
+}
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes as usize
-    }
+#[cfg(not(target_vendor = "apple"))]
+fn experimental() -> wgpu::ExperimentalFeatures {
+    wgpu::ExperimentalFeatures::disabled()
+}
 
-    /// Host to device, after all that was asked for before.
-    pub(crate) fn upload(&self, at: usize, words: &[u32]) {
-        if words.is_empty() {
-            return;
-        }
-        // What is written goes before the command buffer that is being made.
-        if self.used.load(Ordering::Relaxed) == self.device.epoch.load(Ordering::Relaxed) {
-            self.device.flush();
-        }
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.device.queue.write_buffer(&self.raw, at as u64, &bytes);
-    }
+/// Where a device's first error is kept, by what tells of it.
+fn heard(device: &wgpu::Device) -> Arc<OnceLock<String>> {
+    let failed = Arc::new(OnceLock::new());
+    let on_error = Arc::clone(&failed);
+    device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+        let _ = on_error.set(one_line(&error.to_string()));
+    }));
+    let on_loss = Arc::clone(&failed);
+    device.set_device_lost_callback(move |reason, words| {
+        let _ = on_loss.set(one_line(&format!("the device is lost ({reason:?}): {words}")));
+    });
+    failed
+}
 
-    /// Device to host.
-    pub(crate) fn download(&self, at: usize, to: &mut [f32]) {
-        if to.is_empty() {
-            return;
-        }
-        let mut bytes = vec![0; size_of_val(to)];
-        self.device.read(self, at as u64, &mut bytes);
-        for (to, bytes) in to.iter_mut().zip(bytes.chunks_exact(4)) {
-            *to = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        }
-    }
-
-    /// From another buffer.
-    pub(crate) fn copy_from(&self, from: &Self, at: usize, to_at: usize, bytes: usize) {
-        self.device.copy(from, at as u64, self, to_at as u64, bytes as u64);
-    }
+/// A driver's words in one line.
+fn one_line(words: &str) -> String {
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
 }

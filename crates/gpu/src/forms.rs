@@ -47,7 +47,7 @@ impl Forms {
         products_kept: true,
     };
 
-    fn sources(self) -> [&'static str; 5] {
+    pub(crate) fn sources(self) -> [&'static str; 5] {
         let pick = |yes, one, other| if yes { one } else { other };
         [
             match self.fma {
@@ -149,7 +149,12 @@ impl Unit {
             Self::Rows => &[include_str!("../kernels/rows.wgsl")],
             Self::Norm => &[include_str!("../kernels/norm.wgsl")],
             Self::Quantise => &[include_str!("../kernels/quantise.wgsl")],
-            Self::Linear => &[MATRIX, TILE, include_str!("../kernels/linear.wgsl")],
+            Self::Linear => &[
+                MATRIX,
+                TILE,
+                include_str!("../kernels/linear.wgsl"),
+                include_str!("../kernels/many.wgsl"),
+            ],
             Self::Floats => &[TILE, include_str!("../kernels/floats.wgsl")],
             Self::Embed => &[MATRIX, include_str!("../kernels/embed.wgsl")],
             Self::EmbedFloats => &[include_str!("../kernels/embed_floats.wgsl")],

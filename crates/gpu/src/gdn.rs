@@ -6,7 +6,9 @@ use arith::gdn::{L2_EPS, query_scale};
 use backend::recurrent::{self, Owners};
 use backend::{BackendError, Gdn, HeadOrder, Walk};
 
-use crate::device::{Buffer, Device, Kernel};
+use crate::buffer::Buffer;
+use crate::built::Kernel;
+use crate::device::Device;
 use crate::forms::Unit;
 use crate::rows::{Rows, Vector, each};
 

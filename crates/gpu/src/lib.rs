@@ -4,20 +4,27 @@
 //! Drivers are loaded when adapters are listed, so the binary builds and runs where there is none.
 //! Kernels are `kernels/*.wgsl`. What WGSL leaves to devices (whether an fma is fused, how a
 //! quotient is rounded) is made exact by one of several forms, which a probe chooses at the start
-//! ([`Forms`], [`Verdict`]); a device that no form helps is not taken. Ops are recorded, and
-//! submitted where the host reads. What a driver refuses after that ends the process by name.
+//! ([`Forms`], [`Verdict`]); a device that no form helps is taken where its own function is allowed.
+//! Ops are recorded, and submitted where the host reads. What a driver refuses after that is kept
+//! for [`Backend::failure`].
 
+mod adapter;
 mod attention;
+mod buffer;
+mod built;
+mod clock;
 mod device;
 mod error;
 mod forms;
 mod gdn;
 mod matrix;
+mod metal;
 mod planted;
 mod probe;
 mod project;
 mod rows;
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arith::base::Arith;
@@ -25,17 +32,20 @@ use arith::format::Matrix;
 use arith::linear::Groups;
 use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
 
+pub use adapter::{Adapter, adapters};
 pub use attention::{HEAD_DIM_MAX, Kv};
-pub use device::{Adapter, Tally, adapters};
+pub use device::Tally;
 pub use error::GpuError;
 pub use forms::{Fma, Forms, Unit};
 pub use gdn::{KEY_DIM_MAX, State, TAPS_MAX};
 pub use matrix::Linear;
+pub use metal::Msl;
 pub use planted::Defect;
 pub use probe::Verdict;
 pub use rows::{Rows, Vector};
 
-use device::{Buffer, Device};
+use buffer::Buffer;
+use device::Device;
 use rows::Norm;
 
 /// A GPU.
@@ -57,29 +67,31 @@ struct Work {
 }
 
 impl Gpu {
-    /// Opens adapter `ordinal` of [`adapters`] and probes what it computes.
+    /// Opens adapter `ordinal` of [`adapters`] and probes what it computes. `cache` is a folder of
+    /// pipelines, which drivers that give theirs build once.
     ///
     /// # Errors
     /// No such adapter, one that lacks what the kernels need, one that does not compute arith 1.
-    pub fn open(ordinal: u32) -> Result<Self, GpuError> {
-        Self::probed(ordinal, None)?.only_one()
+    pub fn open(ordinal: u32, cache: Option<&Path>) -> Result<Self, GpuError> {
+        Self::open_own(ordinal, cache)?.only_one()
     }
 
     /// As [`Gpu::open`]; a device that computes a function of its own is taken too.
     ///
     /// # Errors
     /// As [`Gpu::open`] otherwise.
-    pub fn open_own(ordinal: u32) -> Result<Self, GpuError> {
-        Self::probed(ordinal, None)
+    pub fn open_own(ordinal: u32, cache: Option<&Path>) -> Result<Self, GpuError> {
+        Self::probed(Device::open(ordinal, None, cache)?)
     }
 
-    /// As [`Gpu::open_own`], with a fault planted in the kernels.
+    /// As [`Gpu::open`], or [`Gpu::open_own`] for `own`, with a fault planted in the kernels.
     ///
     /// # Errors
-    /// As [`Gpu::open_own`].
+    /// As theirs.
     #[doc(hidden)]
-    pub fn with_defect(ordinal: u32, defect: Defect) -> Result<Self, GpuError> {
-        Self::probed(ordinal, Some(defect))
+    pub fn with_defect(ordinal: u32, defect: Defect, own: bool) -> Result<Self, GpuError> {
+        let gpu = Self::probed(Device::open(ordinal, Some(defect), None)?)?;
+        if own { Ok(gpu) } else { gpu.only_one() }
     }
 
     /// As [`Gpu::open`], in forms of the caller's choice.
@@ -88,13 +100,13 @@ impl Gpu {
     /// As [`Gpu::open`].
     #[doc(hidden)]
     pub fn in_forms(ordinal: u32, forms: Forms) -> Result<Self, GpuError> {
-        let mut device = Arc::new(Device::open(ordinal, None)?);
+        let mut device = Arc::new(Device::open(ordinal, None, None)?);
         let verdict = probe::holds(&mut device, forms)?;
         Self::of(device, verdict)?.only_one()
     }
 
-    fn probed(ordinal: u32, defect: Option<Defect>) -> Result<Self, GpuError> {
-        let mut device = Arc::new(Device::open(ordinal, defect)?);
+    fn probed(device: Device) -> Result<Self, GpuError> {
+        let mut device = Arc::new(device);
         let verdict = probe::probe(&mut device)?;
         Self::of(device, verdict)
     }
@@ -149,23 +161,45 @@ impl Gpu {
         self.device.wait();
     }
 
+    /// Seconds on the device that what `work` asks for takes.
+    #[doc(hidden)]
+    pub fn timed(&self, work: impl FnOnce()) -> f64 {
+        self.device.timed(work)
+    }
+
+    /// Gives the adapter back before its time, as a driver that resets does.
+    #[doc(hidden)]
+    pub fn fail(&self) {
+        self.device.destroy();
+    }
+
+    /// Scratch that the device can't hold any more, or a device that has failed: the sizes were
+    /// agreed before, so nothing after it is right.
+    fn held(&self, made: Result<(), BackendError>) -> bool {
+        if let Err(error) = &made {
+            self.device.fail(error.to_string());
+        }
+        made.is_ok()
+    }
+
     fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Scratch that the device can't hold any more: the sizes were agreed before, so this rank ends.
-fn held<T>(made: Result<T, BackendError>) -> T {
-    made.unwrap_or_else(|error| panic!("{error}"))
-}
-
 /// Puts words into a buffer that is grown to hold them.
-fn put(device: &Arc<Device>, buffer: &mut Buffer, what: &str, words: &[u32]) {
+fn put(
+    device: &Arc<Device>,
+    buffer: &mut Buffer,
+    what: &str,
+    words: &[u32],
+) -> Result<(), BackendError> {
     if buffer.bytes() < 4 * words.len() {
         let bytes = (4 * words.len()).next_power_of_two();
-        *buffer = held(Buffer::new(device, what, bytes as u128));
+        *buffer = Buffer::new(device, what, bytes as u128)?;
     }
     buffer.upload(0, words);
+    Ok(())
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -194,6 +228,11 @@ impl Backend for Gpu {
             Verdict::Own { rule, .. } => format!("arith: own, by rule `{rule}`"),
         };
         format!("{name}, gpu:{ordinal} over {api}, {how}")
+    }
+
+    fn failure(&self) -> Option<BackendError> {
+        let words = self.device.failure()?.to_owned();
+        Some(BackendError::Failed { device: self.device(), words })
     }
 
     fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {
@@ -257,8 +296,8 @@ impl Backend for Gpu {
         for id in ids {
             assert!((*id as usize) < table.rows, "token {id} of {}", table.rows);
         }
-        if !ids.is_empty() {
-            put(&self.device, &mut work.ids, "token ids", ids);
+        let taken = put(&self.device, &mut work.ids, "token ids", ids);
+        if !ids.is_empty() && self.held(taken) {
             matrix::embed(&self.device, table, &work.ids, ids.len(), out);
         }
     }
@@ -269,15 +308,15 @@ impl Backend for Gpu {
 
     fn project(&self, x: &Rows, rows: usize, weights: &[&Linear], outs: &mut [&mut Rows]) {
         let scratch = &mut self.work().scratch;
-        held(project::project(&self.device, scratch, x, rows, weights, outs));
+        self.held(project::project(&self.device, scratch, x, rows, weights, outs));
     }
 
     fn rope(&self, x: &mut Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {
         let work = &mut *self.work();
         if *rope != work.rope_rows {
             let [cosines, sines] = &mut work.rope;
-            put(&self.device, cosines, "cosines", &bits(&rope.cos));
-            put(&self.device, sines, "sines", &bits(&rope.sin));
+            self.held(put(&self.device, cosines, "cosines", &bits(&rope.cos)));
+            self.held(put(&self.device, sines, "sines", &bits(&rope.sin)));
             work.rope_rows.clone_from(rope);
         }
         rows::rope(&self.device, x, heads, dim, pairing, rope, &work.rope);
@@ -285,15 +324,17 @@ impl Backend for Gpu {
 
     fn kv_write(&self, kv: &mut Kv, k: &Rows, v: &Rows, map: &RowMap) {
         let work = &mut *self.work();
-        held(work.map.take(&self.device, map, kv.pages()));
-        attention::kv_write(&self.device, kv, k, v, &work.map);
+        if self.held(work.map.take(&self.device, map, kv.pages())) {
+            attention::kv_write(&self.device, kv, k, v, &work.map);
+        }
     }
 
     fn attention(&self, q: &Rows, kv: &Kv, map: &RowMap, out: &mut Rows) {
         let work = &mut *self.work();
-        held(work.map.take(&self.device, map, kv.pages()));
-        let parts = &mut work.parts;
-        held(attention::attention(&self.device, q, kv, &work.map, parts, out));
+        if self.held(work.map.take(&self.device, map, kv.pages())) {
+            let parts = &mut work.parts;
+            self.held(attention::attention(&self.device, q, kv, &work.map, parts, out));
+        }
     }
 
     fn head_norm(&self, x: &mut Rows, w: &Vector, eps: f32, rows: usize) {
@@ -306,8 +347,9 @@ impl Backend for Gpu {
 
     fn convolve(&self, x: &Rows, taps: &Vector, state: &mut State, walks: &[Walk], out: &mut Rows) {
         let work = &mut *self.work();
-        held(work.walks.take(&self.device, walks, state.places()));
-        gdn::convolve(&self.device, x, taps, state, &work.walks, out);
+        if self.held(work.walks.take(&self.device, walks, state.places())) {
+            gdn::convolve(&self.device, x, taps, state, &work.walks, out);
+        }
     }
 
     fn gates(
@@ -324,8 +366,9 @@ impl Backend for Gpu {
 
     fn delta(&self, x: &Rows, gates: &Rows, state: &mut State, walks: &[Walk], out: &mut Rows) {
         let work = &mut *self.work();
-        held(work.walks.take(&self.device, walks, state.places()));
-        gdn::delta(&self.device, x, gates, state, &work.walks, out);
+        if self.held(work.walks.take(&self.device, walks, state.places())) {
+            gdn::delta(&self.device, x, gates, state, &work.walks, out);
+        }
     }
 
     fn gated_norm(&self, x: &mut Rows, w: &Vector, z: &Rows, eps: f32, rows: usize) {

@@ -7,7 +7,9 @@ use arith::format::{Format, Matrix, Mlx, Scales, read_float};
 use arith::linear::Groups;
 use backend::BackendError;
 
-use crate::device::{Buffer, Device, Kernel};
+use crate::buffer::Buffer;
+use crate::built::Kernel;
+use crate::device::Device;
 use crate::forms::Unit;
 use crate::rows::{Rows, Vector};
 
@@ -91,9 +93,9 @@ impl Form {
         Self { bytes, kind, log, zero, offsets: format.has_offset() }
     }
 
-    /// Words of codes of a tile.
+    /// Words of codes of a tile; those of nibbles are of two pieces each.
     fn code_words(self, cols: usize) -> usize {
-        cols / PIECE * TILE * if self.bytes { 4 } else { 2 }
+        TILE * 4 * if self.bytes { cols / PIECE } else { cols.div_ceil(2 * PIECE) }
     }
 
     /// Words of scales of a tile.
@@ -247,14 +249,14 @@ fn code_tile(matrix: &Matrix<'_>, form: Form, tile: usize, to: &mut [u32]) {
                 if form.bytes {
                     for word in 0..4 {
                         let bytes = (0..4).fold(0, |all, i| all | code(4 * word + i) << (8 * i));
-                        let at = (piece * 2 + word / 2) * TILE + output;
-                        to[2 * at + word % 2] = bytes;
+                        to[4 * (piece * TILE + output) + word] = bytes;
                     }
                 } else {
                     for word in 0..2 {
                         let byte = |i: usize| code(8 * word + i) | code(8 * word + 4 + i) << 4;
                         let bytes = (0..4).fold(0, |all, i| all | byte(i) << (8 * i));
-                        to[2 * (piece * TILE + output) + word] = bytes;
+                        let pair = 4 * (piece / 2 * TILE + output);
+                        to[pair + 2 * (piece % 2) + word] = bytes;
                     }
                 }
             }
@@ -376,7 +378,7 @@ pub(crate) fn embed(device: &Device, table: &Linear, ids: &Buffer, rows: usize, 
             let kernel = form.kernel(Unit::Embed, "embed");
             for part in parts {
                 let mut params = params(part.first, part.outputs);
-                params.extend([form.log, form.zero as u32]);
+                params.push(form.zero as u32);
                 let buffers = [(0, &out.buffer), (1, &part.codes), (2, &part.scales), (3, ids)];
                 device.launch(&kernel, &buffers, &params, grid);
             }
@@ -395,7 +397,8 @@ impl Form {
     /// A kernel over blocks of this form.
     pub(crate) fn kernel(self, unit: Unit, entry: &'static str) -> Kernel {
         let kernel = Kernel::new(unit, entry);
-        kernel.with("BYTES", self.bytes.into()).with("KIND", self.kind as u32)
+        let kernel = kernel.with("BYTES", self.bytes.into()).with("KIND", self.kind as u32);
+        kernel.with("LOG", self.log)
     }
 }
 

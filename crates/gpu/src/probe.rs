@@ -6,7 +6,9 @@ use arith::exp::{exp, log1p};
 use arith::float::{f16_to_f32, f32_to_f16, flush, fma};
 use arith::sample::mix;
 
-use crate::device::{Buffer, Device, Kernel};
+use crate::buffer::Buffer;
+use crate::built::Kernel;
+use crate::device::Device;
 use crate::error::GpuError;
 use crate::forms::{Fma, Forms, Unit};
 
@@ -85,7 +87,7 @@ impl Rule {
             Self::Exp => exp(x),
             Self::Log1p => log1p(x),
             Self::Dots => (256 * dot(a, b) + dot(a, c)) as f32,
-            Self::Integers => x.round_ties_even(),
+            Self::Integers => (x.round_ties_even() as i32 + b as i32) as f32,
             Self::Sums => (x + y) * w,
         }
     }
@@ -135,7 +137,7 @@ impl Rule {
             Self::Exp => [value(1, -30, 6), 0, 0],
             Self::Log1p => [positive(1, -38, 60), 0, 0],
             Self::Dots => [draw(1) as u32, draw(2) as u32, draw(3) as u32],
-            Self::Integers => [value(1, -2, 23), 0, 0],
+            Self::Integers => [value(1, -2, 22), 1, 0],
             Self::Sums => [value(1, -12, 12), value(2, -12, 12), value(3, -12, 12)],
         }
     }

@@ -6,16 +6,18 @@ use arith::base::SLICE_VALUES;
 use arith::linear::{GROUPS, Groups};
 use backend::BackendError;
 
-use crate::device::{Buffer, Device, Kernel};
+use crate::buffer::Buffer;
+use crate::built::Kernel;
+use crate::device::Device;
 use crate::forms::Unit;
-use crate::matrix::{Linear, Store, float_kernel};
+use crate::matrix::{Form, Linear, Store, float_kernel};
 use crate::rows::Rows;
 
-/// Rows from which on a workgroup takes [`MANY_AT_ONCE`].
+/// Rows from which on a workgroup takes 32 or 64, with what they share in its memory.
 const MANY: usize = 17;
-/// Rows of a workgroup of many.
-const MANY_AT_ONCE: usize = 32;
-/// Outputs of a workgroup.
+/// Bytes of that memory.
+const MANY_BYTES: u32 = 1088 * 16 + 512 * 4 + 256 * 16 + 256 * 8;
+/// Outputs of a tile.
 const TILE: usize = 16;
 
 /// Where rows are quantised to; grown at first use, then kept.
@@ -99,23 +101,43 @@ fn at_once(rows: usize) -> usize {
     }
 }
 
+/// What a launch over blocks is: the kernel, and outputs and rows of a workgroup.
+struct Launch {
+    kernel: Kernel,
+    outputs: usize,
+    rows: usize,
+}
+
+impl Launch {
+    fn of(device: &Device, form: Form, rows: usize, slices: usize) -> Self {
+        let (memory, threads) = device.workgroup();
+        let kernel = |entry| {
+            let kernel = form.kernel(Unit::Linear, entry).with("OFFSETS", form.offsets.into());
+            kernel.with("SUMS", (form.offsets || form.zero != 0).into())
+        };
+        if rows >= MANY && memory >= MANY_BYTES && threads >= 128 {
+            let fours = if rows > 32 && threads >= 256 { 16 } else { 8 };
+            let kernel = kernel("many").with("FOURS", fours);
+            return Self { kernel, outputs: 2 * TILE, rows: 4 * fours as usize };
+        }
+        let at_once = at_once(rows);
+        // Two numbers alone, since each is a kernel of its own.
+        let lanes = if slices > 8 && threads >= 256 { 16 } else { 4 };
+        let kernel = kernel("few").with("ROWS", at_once as u32).with("LANES", lanes);
+        Self { kernel, outputs: TILE, rows: at_once }
+    }
+}
+
 fn blocks(device: &Device, x: &[Buffer; 3], rows: usize, weights: &Linear, out: &mut Rows) {
     let Store::Blocks(form, parts) = &weights.store else { return };
-    let (entry, at_once) = match rows {
-        MANY.. => ("many", MANY_AT_ONCE),
-        _ => ("few", at_once(rows)),
-    };
-    let mut kernel = form.kernel(Unit::Linear, entry).with("OFFSETS", form.offsets.into());
-    if entry == "few" {
-        kernel = kernel.with("ROWS", at_once as u32);
-    }
     let slices = weights.cols.div_ceil(SLICE_VALUES);
+    let launch = Launch::of(device, *form, rows, slices);
     let node = u32::from(weights.groups.is_node());
     for part in parts {
         let [outputs, first] = [part.outputs, part.first].map(|n| n as u32);
         let sizes = [rows as u32, outputs, first, out.width as u32, weights.cols as u32];
         let mut params = sizes.to_vec();
-        params.extend([slices as u32, form.log, form.zero as u32, node]);
+        params.extend([slices as u32, form.zero as u32, node]);
         params.extend(starts(&weights.groups));
         let buffers = [
             (0, &out.buffer),
@@ -125,8 +147,9 @@ fn blocks(device: &Device, x: &[Buffer; 3], rows: usize, weights: &Linear, out: 
             (4, &x[1]),
             (5, &x[2]),
         ];
-        let grid = [part.outputs.div_ceil(TILE) as u32, rows.div_ceil(at_once) as u32, 1];
-        device.launch(&kernel, &buffers, &params, grid);
+        let tiles = part.outputs.div_ceil(launch.outputs);
+        let grid = [tiles as u32, rows.div_ceil(launch.rows) as u32, 1];
+        device.launch(&launch.kernel, &buffers, &params, grid);
     }
 }
 

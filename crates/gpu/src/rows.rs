@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use backend::{BackendError, Pairing, RopeRows};
 
-use crate::device::{Buffer, Device, Kernel};
+use crate::buffer::Buffer;
+use crate::built::Kernel;
+use crate::device::Device;
 use crate::forms::Unit;
 
 /// Threads of a workgroup of an op value by value.
@@ -92,7 +94,10 @@ pub(crate) fn norm(
     let mut buffers = vec![(0, &out.buffer), (1, &w.buffer)];
     buffers.extend(other.map(|other| (2, &other.buffer)));
     if count > 0 {
-        device.launch(&Kernel::new(Unit::Norm, entry), &buffers, &params, grid);
+        // A long row is read by many; what is added up takes 32 either way.
+        let threads = if w.len > 1024 && device.workgroup().1 >= 256 { 256 } else { 64 };
+        let kernel = Kernel::new(Unit::Norm, entry).with("THREADS", threads);
+        device.launch(&kernel, &buffers, &params, grid);
     }
 }
 

@@ -4,8 +4,8 @@ use super::{File, Finding, source};
 
 /// Kernels.
 const ALLOWED: &[&str] = &["crates/cpu/", "crates/cuda/"];
-/// A system call here and there, each with its reason above it.
-const CALLS: &[&str] = &["crates/cli/", "crates/ring/"];
+/// A call of the system or of a driver here and there, each with its reason above it.
+const CALLS: &[&str] = &["crates/cli/", "crates/ring/", "crates/gpu/"];
 
 /// `unsafe` outside its places, or a call without a reason.
 pub fn places(file: &File) -> Vec<Finding> {

@@ -12,7 +12,7 @@ use baton_gpu::{Defect, Forms, Gpu, GpuError, Verdict, adapters};
 
 /// A GPU, or a line that says what was skipped, past the harness's capture.
 fn gpu(test: &str) -> Option<Gpu> {
-    match Gpu::open(0) {
+    match Gpu::open(0, None) {
         Ok(gpu) => Some(gpu),
         Err(error) => {
             let line = format!("skipped: {test}: {error}\n");
@@ -32,6 +32,24 @@ fn the_conformance_suite_passes_on_the_gpu() {
         println!("part {part}: {report} in {:?}", start.elapsed());
         assert!(report.ok(), "part {part}: {report}");
     }
+    assert!(gpu.failure().is_none(), "{:?}", gpu.failure());
+}
+
+#[test]
+fn a_device_that_is_gone_is_named_and_gives_nothing() {
+    let Some(gpu) = gpu("a device that is gone") else { return };
+    let (left, mut rows) = (gpu.rows(4, 64).unwrap(), gpu.rows(4, 64).unwrap());
+    gpu.upload(&[1.0; 64], &mut rows);
+    assert!(gpu.failure().is_none());
+    gpu.fail();
+    gpu.silu_mul(&left, &left, 4, &mut rows);
+    let mut data = [0.0; 64];
+    gpu.download(&rows, 0, &mut data);
+    let words = gpu.failure().unwrap().to_string();
+    assert!(words.contains("gpu:0") && words.contains("lost"), "{words}");
+    assert!(words.contains("must be started again") && !words.contains('\n'), "{words}");
+    assert_eq!(data, [0.0; 64]);
+    assert!(gpu.rows(4, 64).is_err(), "memory of a device that is gone");
 }
 
 #[test]
@@ -52,7 +70,7 @@ fn the_probe_names_the_rule_that_a_driver_breaks() {
     }
     for defect in Defect::ALL {
         let Some(rule) = defect.rule() else { continue };
-        let gpu = Gpu::with_defect(0, defect).unwrap();
+        let gpu = Gpu::with_defect(0, defect, true).unwrap();
         let Verdict::Own { rule: found, case } = gpu.verdict() else {
             panic!("{defect:?} was not found")
         };
@@ -70,7 +88,7 @@ fn the_suite_catches_what_the_probe_does_not_see() {
     for (defect, part) in
         [(Defect::UnfusedLinear, 1), (Defect::SwappedTree, 1), (Defect::ContractedScore, 2)]
     {
-        let gpu = Gpu::with_defect(0, defect).unwrap();
+        let gpu = Gpu::with_defect(0, defect, true).unwrap();
         assert!(matches!(gpu.verdict(), Verdict::One(_)), "{defect:?}: {:?}", gpu.verdict());
         let report = conformance::run_part_to_failure(&gpu, Level::Quick, part);
         println!("{defect:?}: {report}");
@@ -79,8 +97,27 @@ fn the_suite_catches_what_the_probe_does_not_see() {
 }
 
 #[test]
+fn a_round_is_one_command_buffer_and_one_wait() {
+    let Some(gpu) = gpu("command buffers of a GPU") else { return };
+    let (mut x, mut y) = (gpu.rows(4, 64).unwrap(), gpu.rows(4, 64).unwrap());
+    let mut data = [0.0; 256];
+    let before = gpu.tally();
+    gpu.upload(&[1.0; 256], &mut x);
+    for _ in 0..50 {
+        gpu.add(&mut y, &x, 4);
+        gpu.silu_mul(&y, &y, 4, &mut x);
+    }
+    gpu.download(&x, 0, &mut data);
+    let after = gpu.tally();
+    assert_eq!(after.launches - before.launches, 100);
+    assert_eq!((after.submits - before.submits, after.waits - before.waits), (1, 1));
+}
+
+#[test]
 fn an_adapter_that_is_not_there_is_told_in_one_line() {
-    let Err(error @ GpuError::NoAdapter { .. }) = Gpu::open(4096) else { panic!("4097 adapters") };
+    let Err(error @ GpuError::NoAdapter { .. }) = Gpu::open(4096, None) else {
+        panic!("4097 adapters")
+    };
     let line = error.to_string();
     assert!(line.contains("gpu:4096: this machine has") && line.contains("--device cpu"), "{line}");
     assert!(!line.contains('\n'), "{line}");
