@@ -15,6 +15,9 @@ use wire::layout::Layout;
 
 use crate::source;
 
+/// What the words of a device that computes a function of its own hold, before the rule.
+pub const OWN_ARITH: &str = "arith: own, by rule";
+
 /// A device as `--device` names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
@@ -85,11 +88,11 @@ pub fn of(devices: &[Device], layout: &Layout, rank: Rank, member: usize) -> Dev
 }
 
 impl Device {
-    /// Opens it; `threads` are the CPU's.
+    /// Opens it; `threads` are the CPU's. With `own` a GPU may compute a function of its own.
     ///
     /// # Errors
     /// What is missing on this machine, and an arithmetic that the device does not compute.
-    pub fn open(self, threads: usize, arith: Arith) -> Result<Seat> {
+    pub fn open(self, threads: usize, arith: Arith, own: bool) -> Result<Seat> {
         ensure!(
             !matches!(self, Self::Gpu(_)) || arith == Arith::One,
             "--device {self} computes arith 1; take --arith 1, or --device cpu or cuda:N"
@@ -97,7 +100,11 @@ impl Device {
         match self {
             Self::Cpu => Ok(Seat::Cpu(Arc::new(Cpu::new(threads, Isa::Auto, arith)?))),
             #[cfg(feature = "gpu")]
-            Self::Gpu(ordinal) => Ok(Seat::Gpu(Arc::new(Gpu::open(ordinal)?))),
+            Self::Gpu(ordinal) => {
+                let cache = source::cache_dir().ok().map(|folder| folder.join("pipelines"));
+                let open = if own { Gpu::open_own } else { Gpu::open };
+                Ok(Seat::Gpu(Arc::new(open(ordinal, cache.as_deref())?)))
+            }
             #[cfg(not(feature = "gpu"))]
             Self::Gpu(_) => anyhow::bail!(
                 "--device {self}: this binary was built without the feature gpu; take --device cpu"
@@ -113,10 +120,10 @@ impl Device {
     ///
     /// # Errors
     /// What is missing on this machine.
-    pub fn free_bytes(self, arith: Arith) -> Result<Option<u64>> {
+    pub fn free_bytes(self, arith: Arith, own: bool) -> Result<Option<u64>> {
         match self {
             Self::Cpu => Ok(cpu::free_bytes()),
-            Self::Cuda(_) | Self::Gpu(_) => Ok(self.open(1, arith)?.free_bytes()),
+            Self::Cuda(_) | Self::Gpu(_) => Ok(self.open(1, arith, own)?.free_bytes()),
         }
     }
 }
@@ -151,6 +158,18 @@ impl Seat {
             Self::Cuda(cuda) => cuda.device(),
             #[cfg(feature = "gpu")]
             Self::Gpu(gpu) => gpu.device(),
+        }
+    }
+
+    /// The rule of arith 1 that it breaks, where it computes a function of its own.
+    pub fn own_arith(&self) -> Option<&'static str> {
+        match self {
+            Self::Cpu(_) | Self::Cuda(_) => None,
+            #[cfg(feature = "gpu")]
+            Self::Gpu(gpu) => match gpu.verdict() {
+                gpu::Verdict::Own { rule, .. } => Some(rule),
+                gpu::Verdict::One(_) => None,
+            },
         }
     }
 
@@ -196,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_gpu_is_not_asked_for_another_arithmetic() {
-        let error = Device::Gpu(0).open(1, Arith::Two).err().map(|error| error.to_string());
+        let error = Device::Gpu(0).open(1, Arith::Two, false).err().map(|error| error.to_string());
         assert!(error.is_some_and(|error| error.contains("--arith 1")));
     }
 }

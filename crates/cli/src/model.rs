@@ -21,7 +21,7 @@ use shard::Through;
 use stage::StageConfig;
 use weights::Checkpoint;
 use wire::control::{Describe, Shapes};
-use wire::describe::RowDtype;
+use wire::describe::{ARITH_OWN, RowDtype};
 use wire::fingerprint::Fields;
 use wire::layout::Layout;
 
@@ -55,6 +55,8 @@ pub struct Settings {
     pub layout: Option<String>,
     /// The function that the ring computes.
     pub arith: Arith,
+    /// Whether ranks may compute functions of their own.
+    pub own_arith: bool,
     /// How keys and values are stored.
     pub kv: KvDtype,
     /// What ranks compute on: rank r on the r-th, begun again where there are fewer.
@@ -88,6 +90,9 @@ pub struct Settings {
     /// A defect in one rank, to see checks turn red.
     #[cfg(test)]
     pub fault: Option<(Rank, stage::Fault)>,
+    /// A fault of the driver in every GPU.
+    #[cfg(all(test, feature = "gpu"))]
+    pub defect: Option<gpu::Defect>,
 }
 
 impl Default for Settings {
@@ -96,6 +101,7 @@ impl Default for Settings {
             world: 1,
             layout: None,
             arith: Arith::One,
+            own_arith: false,
             kv: KvDtype::F16,
             devices: vec![Device::Cpu],
             context: None,
@@ -113,6 +119,8 @@ impl Default for Settings {
             prompt_pair: true,
             #[cfg(test)]
             fault: None,
+            #[cfg(all(test, feature = "gpu"))]
+            defect: None,
         }
     }
 }
@@ -267,7 +275,13 @@ impl Model {
     /// # Errors
     /// What is missing on this machine.
     pub fn seat(&self, rank: Rank, member: usize, threads: usize) -> Result<Seat> {
-        self.device(rank, member).open(threads, self.settings.arith)
+        let Settings { arith, own_arith, .. } = self.settings;
+        let device = self.device(rank, member);
+        #[cfg(all(test, feature = "gpu"))]
+        if let (Device::Gpu(ordinal), Some(defect)) = (device, self.settings.defect) {
+            return Ok(Seat::Gpu(Arc::new(gpu::Gpu::with_defect(ordinal, defect, own_arith)?)));
+        }
+        device.open(threads, arith, own_arith)
     }
 
     /// What `member` of `rank` computes on.
@@ -294,7 +308,10 @@ impl Model {
             world: self.layout.world(),
             engine: ENGINE.into(),
             backend: seat.name().into(),
-            arith: self.settings.arith.number(),
+            arith: match seat.own_arith() {
+                None => self.settings.arith.number(),
+                Some(_) => ARITH_OWN,
+            },
             device: seat.device(),
             range,
             hidden,
@@ -348,6 +365,7 @@ impl Model {
             model,
             shapes: self.shapes,
             depth: self.settings.depth(self.layout.world()),
+            mixed: self.settings.own_arith,
             patience: Duration::from_secs(self.settings.continue_s.into()),
             times: BootTimes::default(),
             queue_max: self.settings.queue,
@@ -389,7 +407,8 @@ impl Model {
         Ok(Canary {
             prompt: (1..=5).map(|id| id * 7 % vocab).collect(),
             expected: None,
-            kept_at: folder.map(|f| f.join(name)),
+            // What a device's own function gives is no reference for another.
+            kept_at: folder.filter(|_| !self.settings.own_arith).map(|f| f.join(name)),
         })
     }
 }

@@ -13,6 +13,7 @@ use placement::{Ask, Facts, Node, PLAN_VERSION, Plan, Problem, table};
 use wire::layout::Layout;
 
 use crate::args::PlanArgs;
+use crate::device::OWN_ARITH;
 use crate::model::Model;
 use crate::{probe, source, ways};
 
@@ -46,11 +47,13 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     };
     let groups = ways::of_layout(&model, &layout)?;
     let problem = Problem::new(&shape, &nodes, &links, &ask)?;
-    print!("{}{}", table(&problem, &plan.choice), ways::table(&groups));
+    print!("{}{}{}", table(&problem, &plan.choice), ways::table(&groups), own(&nodes));
     if args.dry_run {
         println!();
         for order in &plan.ranks {
-            println!("{}: baton {}", order.node, order.arguments(&args.shared.model).join(" "));
+            let own = if args.shared.allow_own_arith { " --allow-own-arith" } else { "" };
+            let arguments = order.arguments(&args.shared.model).join(" ");
+            println!("{}: baton {arguments}{own}", order.node);
         }
     }
     Ok(())
@@ -116,6 +119,17 @@ fn text_of(file: &Path, write: impl Fn() -> String) -> Result<String> {
     fs::read_to_string(file).with_context(|| format!("{name}"))
 }
 
+/// Whether a device computes a function of its own, by its words.
+fn computes_its_own(node: &Node) -> bool {
+    node.device.contains(OWN_ARITH)
+}
+
+/// The nodes that compute functions of their own, a line each.
+fn own(nodes: &[Node]) -> String {
+    let own = nodes.iter().filter(|node| computes_its_own(node));
+    own.map(|node| format!("{}: {}\n", node.name, node.device)).collect()
+}
+
 /// What the nodes said, this machine alone where none is named.
 fn facts(args: &PlanArgs, model: &Model) -> Result<Vec<Facts>> {
     if args.node.is_empty() {
@@ -130,6 +144,13 @@ fn facts(args: &PlanArgs, model: &Model) -> Result<Vec<Facts>> {
         let text = text_of(file, write)?;
         let one: Facts = serde_json::from_str(&text)
             .with_context(|| format!("{name}: expected what `baton probe --out` writes"))?;
+        ensure!(
+            !computes_its_own(&one.node) || args.shared.allow_own_arith,
+            "{name}: {} does not compute arith 1 ({}); leave it out, or --allow-own-arith for \
+             replies that hold for one placement alone",
+            one.node.name,
+            one.node.device
+        );
         all.push(one);
         Facts::check_all(&all, &digest).with_context(|| format!("{name}"))?;
     }

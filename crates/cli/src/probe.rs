@@ -74,7 +74,7 @@ fn now_s() -> u64 {
 /// As [`run`]'s.
 pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) -> Result<Facts> {
     let device = model.device(arith::base::Rank(0), 0);
-    let seat = device.open(threads, model.settings.arith)?;
+    let seat = model.seat(arith::base::Rank(0), 0, threads)?;
     let digest = model.digest()?;
     let name = name.unwrap_or_else(host_name);
     let arith = model.settings.arith.number();

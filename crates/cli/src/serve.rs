@@ -234,7 +234,8 @@ impl Head {
             return Self::lead(model, threads, Alone, Ways::default(), None);
         }
         // Before anything starts: a rank that can't load would be restarted again and again.
-        let free_bytes = model.device(Rank(0), 0).free_bytes(model.settings.arith)?;
+        let crate::model::Settings { arith, own_arith, .. } = model.settings;
+        let free_bytes = model.device(Rank(0), 0).free_bytes(arith, own_arith)?;
         model.check_memory(&shares, free_bytes)?;
         let secret = key::generate_secret()?;
         let encryption = args.shared.encryption.into();

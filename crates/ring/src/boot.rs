@@ -53,6 +53,8 @@ pub struct Terms {
     pub shapes: Shapes,
     /// Rounds in flight.
     pub depth: u32,
+    /// Whether ranks may compute functions of their own.
+    pub mixed: bool,
 }
 
 impl Terms {
@@ -62,7 +64,7 @@ impl Terms {
             layers: self.model.layers,
             engine: &own.engine,
             arith: own.arith,
-            mixed: false,
+            mixed: self.mixed,
             hidden: own.hidden,
             planes: own.planes,
             row_dtype: own.row_dtype,

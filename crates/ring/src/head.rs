@@ -69,6 +69,8 @@ pub struct Seat {
     pub backend: String,
     /// Its device, for people.
     pub device: String,
+    /// Whether it computes a function of its own; `device` says which rule it breaks.
+    pub own: bool,
 }
 
 /// Counters and facts of the ring, for /health, metrics and replies.
@@ -112,6 +114,15 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// The arithmetic of replies: the ring's, or which rank computes a function of its own.
+    pub fn arith(&self, ring: &str) -> String {
+        let mut own = self.seats.iter().enumerate().filter(|(_, seat)| seat.own);
+        match own.next() {
+            None => ring.to_owned(),
+            Some((rank, seat)) => format!("own, of rank {rank} ({})", seat.device),
+        }
+    }
+
     /// The part of the time with work in the ring that rank 0 computed; 0 before there was any.
     pub fn busy(&self) -> f64 {
         self.computed_ms as f64 / self.at_work_ms.max(1) as f64

@@ -11,6 +11,7 @@ use sched::{Caching, DraftJob, Drafters, Event as Heard, Refusal, RequestId};
 use stage::{Chain, Engine, Input, StageError};
 use tokio::sync::oneshot;
 use wire::control::{Describe, Shapes};
+use wire::describe::ARITH_OWN;
 use wire::layout::Layout;
 
 pub use crate::boot::ModelFacts;
@@ -38,6 +39,8 @@ pub struct Leader<J> {
     pub shapes: Shapes,
     /// Rounds in flight.
     pub depth: u32,
+    /// Whether ranks may compute functions of their own.
+    pub mixed: bool,
     /// Deadlines of a boot.
     pub times: BootTimes,
     /// Most requests waiting.
@@ -100,6 +103,7 @@ impl<J: Join> Leader<J> {
                 model: self.model.clone(),
                 shapes: self.shapes,
                 depth: self.depth,
+                mixed: self.mixed,
             },
             times: self.times,
             queue_max: self.queue_max,
@@ -425,7 +429,7 @@ impl<J: Join> Desk<'_, J> {
 
 fn seat(rank: &Describe) -> Seat {
     let (backend, device) = (rank.backend.clone(), rank.device.clone());
-    Seat { layers: rank.range.clone(), backend, device }
+    Seat { layers: rank.range.clone(), backend, device, own: rank.arith == ARITH_OWN }
 }
 
 /// Has the draft head do its jobs; it draws as each stream does.

@@ -249,6 +249,7 @@ impl Setting {
                 model: ModelFacts { layers: LAYERS, layer_digests: Vec::new(), ends: None },
                 shapes: self.shapes,
                 depth: self.depth,
+                mixed: false,
             },
             times: self.times(),
             queue_max: self.queue_max,

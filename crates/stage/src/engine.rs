@@ -127,6 +127,13 @@ pub trait Engine: Send {
     fn held(&self) -> &[bool] {
         &[]
     }
+    /// S and tail of a stream's recurrent state in a layer after its last row, `[values, key_dim,
+    /// value_dim]` and `[taps - 1, channels]`; `None` where there is no such stream, layer or
+    /// state.
+    fn state(&self, id: StreamId, layer: u32) -> Option<(Vec<f32>, Vec<f32>)> {
+        let _ = (id, layer);
+        None
+    }
     /// The table, by ascending id.
     fn table(&self) -> Vec<SlotState>;
     /// Has `wake` called when it turns out between calls that the engine can't go on.

@@ -204,9 +204,7 @@ impl<B: Backend> Stage<B> {
         self.sizes = None;
     }
 
-    /// S and tail of a stream's recurrent state in a layer after its last row, `[values, key_dim,
-    /// value_dim]` and `[taps - 1, channels]`; `None` where there is no such stream, layer or
-    /// state.
+    /// As [`Engine::state`].
     pub fn state(&self, id: StreamId, layer: u32) -> Option<(Vec<f32>, Vec<f32>)> {
         self.program.state(layer, self.slots.place(id)?)
     }
@@ -344,6 +342,10 @@ impl<B: Backend> Stage<B> {
 }
 
 impl<B: Backend> Engine for Stage<B> {
+    fn state(&self, id: StreamId, layer: u32) -> Option<(Vec<f32>, Vec<f32>)> {
+        Stage::state(self, id, layer)
+    }
+
     fn hidden(&self) -> usize {
         self.hidden
     }

@@ -9,6 +9,10 @@ use crate::bytes::{Tag, Take, check_rank, put_prefix, put_text, take_prefix};
 use crate::error::{Fault, WireError};
 use crate::limit::{LAYERS_MAX, NAME_BYTES_MAX, PLANES_MAX, ROUND_ROWS_MAX, TAPS_MAX};
 
+/// The number, where an arithmetic's stands, of a device's own function: it is like no other's, and
+/// the device's words say which rule it breaks.
+pub const ARITH_OWN: u32 = 0;
+
 /// A SHA-256.
 pub type Digest = [u8; 32];
 
@@ -64,7 +68,7 @@ pub struct Describe {
     pub engine: String,
     /// Backend: `cpu`, `cuda`, ...
     pub backend: String,
-    /// Number of the arithmetic.
+    /// Number of the arithmetic, or [`ARITH_OWN`].
     pub arith: u32,
     /// The device, for people.
     pub device: String,

@@ -55,7 +55,8 @@ pub(super) async fn answer(
     let id = format!("{:x}{:06x}", shared.started_ns, id.unwrap_or_default());
     let (app, now) = (&shared.app, since_epoch().as_secs());
     let name = &app.model_name;
-    let place = || Place { layout: app.handle.facts().layout, arith: app.arith.clone() };
+    let facts = app.handle.facts();
+    let place = || Place { layout: facts.layout.clone(), arith: facts.arith(&app.arith) };
     let mut dialect: Box<dyn Dialect> = match (endpoint, session) {
         (Endpoint::Response, Some(session)) => {
             let (store, born) = (shared.responses.clone(), (id.as_str(), now));

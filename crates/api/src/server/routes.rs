@@ -197,13 +197,14 @@ async fn health(State(shared): App, owner: Option<Extension<Owner>>) -> Json<Val
         return Json(json!({"status": if state == "ready" { "ok" } else { state }}));
     };
     let facts = shared.app.handle.facts();
-    let place = Place { layout: facts.layout.clone(), arith: shared.app.arith.clone() };
+    let place = Place { layout: facts.layout.clone(), arith: facts.arith(&shared.app.arith) };
     let last = shared.metrics.last(&key).map(|run| run.proof(&place));
     Json(json!({
         "status": if state == "ready" { "ok" } else { state },
         "ring": {"state": state, "detail": detail},
         "model": shared.app.model_name,
         "layout": facts.layout,
+        "arith": place.arith,
         "ranks": vitals::ranks(&facts),
         "world": facts.world,
         "context_max": facts.context_max,

@@ -27,7 +27,7 @@ const LINK: [Series; 2] = [
 /// beside those. Counts begin again with each epoch.
 pub(super) fn write(out: &mut String, facts: &Facts, cost: Cost) {
     let _ = writeln!(out, "# TYPE baton_rank_info gauge");
-    for (rank, Seat { layers, backend, device }) in facts.seats.iter().enumerate() {
+    for (rank, Seat { layers, backend, device, .. }) in facts.seats.iter().enumerate() {
         let (backend, device) = (label(backend), label(device));
         let layers = format!("{}:{}", layers.start, layers.end);
         let labels = format!("layers=\"{layers}\",backend=\"{backend}\",device=\"{device}\"");

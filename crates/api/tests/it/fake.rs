@@ -197,7 +197,7 @@ impl Engine {
 }
 
 fn seat(layers: std::ops::Range<u32>) -> Seat {
-    Seat { layers, backend: "cpu".into(), device: "a \"fake\"".into() }
+    Seat { layers, backend: "cpu".into(), device: "a \"fake\"".into(), own: false }
 }
 
 fn tally(rank: u32) -> Tally {

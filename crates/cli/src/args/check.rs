@@ -44,6 +44,16 @@ pub struct Check {
     /// bytes. What it prints is a report that can be sent in.
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "quick")]
     pub conformance: Option<Conformance>,
+    /// Instead, compare the first of --layouts on the first of --devices, which may compute a
+    /// function of its own, with this layout on CPUs: distributions, top tokens, recurrent states,
+    /// and each token that differs with both margins. Tokens of the prompt and the reply are those
+    /// of --prompt and --tokens.
+    #[arg(long, value_name = "LAYOUT")]
+    pub against: Option<String>,
+    /// Positions after which --against compares recurrent states [default: the prompt's end and the
+    /// last].
+    #[arg(long, value_name = "POSITIONS", value_delimiter = ',', requires = "against")]
+    pub states: Vec<u32>,
     /// The arithmetic.
     #[arg(long, value_name = "1|2", default_value_t = Arith::One)]
     pub arith: Arith,

@@ -127,6 +127,10 @@ pub struct Shared {
     /// or gpu:N (Metal or Vulkan); for `serve` also one a machine, as cuda:0|cuda:1.
     #[arg(long, value_name = "DEVICE", default_value_t)]
     pub device: Devices,
+    /// Takes a GPU that computes no arith 1 too: replies hold for one placement alone, and say so.
+    /// Needed by rank 0 and by the rank that computes on it.
+    #[arg(long)]
+    pub allow_own_arith: bool,
     /// Compute threads of each rank [default: the cores of this machine, shared by its ranks].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -169,6 +173,9 @@ impl Shared {
         if let Some(gib) = self.prompt_cache_gib {
             arguments.extend(["--prompt-cache-gib".into(), gib.to_string()]);
         }
+        if self.allow_own_arith {
+            arguments.push("--allow-own-arith".into());
+        }
         if !self.prompt_pair.is_on() {
             arguments.extend(["--prompt-pair".into(), "off".into()]);
         }
@@ -183,6 +190,7 @@ impl Shared {
             arith: self.arith,
             kv: self.kv.into(),
             devices: self.device.0.clone(),
+            own_arith: self.allow_own_arith,
             context: self.context,
             streams: self.streams,
             chunk: self.chunk,

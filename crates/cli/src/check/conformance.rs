@@ -27,7 +27,7 @@ pub fn run(args: &Check, level: Conformance) -> Result<()> {
         std::env::consts::OS,
         std::env::consts::ARCH
     );
-    match device.open(threads, args.arith)? {
+    match device.open(threads, args.arith, false)? {
         Seat::Cpu(cpu) => report(&*cpu, level),
         Seat::Cuda(cuda) => report(&*cuda, level),
         #[cfg(feature = "gpu")]

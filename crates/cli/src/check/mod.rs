@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod acceptance;
+mod against;
 mod axes;
 mod conformance;
 mod load;
@@ -65,6 +66,9 @@ impl std::fmt::Display for Coordinates {
 pub fn run(args: &Check) -> Result<()> {
     if let Some(file) = &args.proof {
         return proof::run(args, file);
+    }
+    if let Some(layout) = &args.against {
+        return against::run(args, layout);
     }
     if let Some(level) = args.conformance {
         return conformance::run(args, level);

@@ -273,6 +273,7 @@ impl Ring {
             layout: layout.clone(),
             shapes: shapes(chunk),
             depth: twist.depth.unwrap_or(1),
+            mixed: false,
             times: BootTimes { describe: Duration::from_secs(2), ready: Duration::from_secs(2) },
             queue_max: 8,
             caching: Caching::OFF,

@@ -92,7 +92,7 @@ fn drive(
 fn boot(links: &Neighbours, layout: &Layout, engine: &mut Fake) -> Result<(), String> {
     let own = describe(0, layout, 60);
     let model = ModelFacts { layers: LAYERS, layer_digests: Vec::new(), ends: None };
-    let terms = Terms { layout: layout.clone(), model, shapes: shapes(60), depth: 1 };
+    let terms = Terms { layout: layout.clone(), model, shapes: shapes(60), depth: 1, mixed: false };
     let (mut boot, mut actions) = Boot::new(own, Some(terms), BootTimes::default()).unwrap();
     while boot.agreed().is_none() {
         for action in actions.drain(..) {
