@@ -4,9 +4,9 @@
 //! Drivers are loaded when adapters are listed, so the binary builds and runs where there is none.
 //! Kernels are `kernels/*.wgsl`. What WGSL leaves to devices (whether an fma is fused, how a
 //! quotient is rounded) is made exact by one of several forms, which a probe chooses at the start
-//! ([`Forms`], [`Verdict`]); a device that no form helps is taken where its own function is allowed.
-//! Ops are recorded, and submitted where the host reads. What a driver refuses after that is kept
-//! for [`Backend::failure`].
+//! ([`Forms`], [`Verdict`]); a device that no form helps is taken where its own function is
+//! allowed. Ops are recorded, and submitted where the host reads. What a driver refuses after that
+//! is kept for [`Backend::failure`].
 
 mod adapter;
 mod attention;

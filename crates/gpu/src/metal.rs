@@ -1,6 +1,6 @@
-//! Kernels for Metal. wgpu gives its translation to Metal's compiler with that one's defaults, among
-//! them fast math, and has no option for it. So on Apple's systems kernels are translated here,
-//! headed by pragmas that turn it off, and passed through.
+//! Kernels for Metal. wgpu gives its translation to Metal's compiler with that one's defaults,
+//! among them fast math, and has no option for it. So on Apple's systems kernels are translated
+//! here, headed by pragmas that turn it off, and passed through.
 
 use naga::back::pipeline_constants::process_overrides;
 use naga::back::{PipelineConstants, msl};

@@ -137,7 +137,7 @@ impl Placed {
     }
 
     /// All recurrent states after the last row.
-    fn states(&self) -> Vec<(u32, Vec<f32>)> {
+    fn states(&self) -> Vec<State> {
         let one = |layer: u32| {
             let held = self.engines.iter().find_map(|engine| engine.state(STREAM, layer));
             held.map(|(s, tail)| (layer, [s, tail].concat()))
@@ -284,7 +284,10 @@ pub(super) fn compare(reference: &mut Placed, asked: &mut Placed, text: &Text) -
     Ok(Report { positions, states })
 }
 
-type Held = Vec<(u32, Vec<(u32, Vec<f32>)>)>;
+/// A layer, and the values of its state.
+type State = (u32, Vec<f32>);
+/// States by the position that they stand after.
+type Held = Vec<(u32, Vec<State>)>;
 
 /// Logits of all positions, and the states after those that are asked for. `draws` has the best
 /// token follow the prompt; else `ids` hold the whole text.
@@ -317,9 +320,9 @@ fn follow(
 }
 
 /// `None` for a model without recurrent layers.
-fn apart(position: u32, a: &[(u32, Vec<f32>)], b: &[(u32, Vec<f32>)]) -> Option<States> {
+fn apart(position: u32, a: &[State], b: &[State]) -> Option<States> {
     let layers = a.len();
-    let one = |((layer, a), (_, b)): (&(u32, Vec<f32>), &(u32, Vec<f32>))| {
+    let one = |((layer, a), (_, b)): (&State, &State)| {
         let largest = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         (*layer, largest, a.iter().map(|value| value.abs()).fold(0.0, f32::max))
     };

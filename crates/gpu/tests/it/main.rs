@@ -46,7 +46,7 @@ fn a_device_that_is_gone_is_named_and_gives_nothing() {
     let mut data = [0.0; 64];
     gpu.download(&rows, 0, &mut data);
     let words = gpu.failure().unwrap().to_string();
-    assert!(words.contains("gpu:0") && words.contains("lost"), "{words}");
+    assert!(words.contains("gpu:0 over") && words.contains(" failed: "), "{words}");
     assert!(words.contains("must be started again") && !words.contains('\n'), "{words}");
     assert_eq!(data, [0.0; 64]);
     assert!(gpu.rows(4, 64).is_err(), "memory of a device that is gone");
@@ -111,6 +111,34 @@ fn a_round_is_one_command_buffer_and_one_wait() {
     let after = gpu.tally();
     assert_eq!(after.launches - before.launches, 100);
     assert_eq!((after.submits - before.submits, after.waits - before.waits), (1, 1));
+}
+
+#[test]
+fn pipelines_are_kept_and_what_is_no_cache_is_passed_over() {
+    let Some(gpu) = gpu("pipelines that are kept") else { return };
+    drop(gpu);
+    let folder = std::env::temp_dir().join(format!("baton-pipelines-{}", std::process::id()));
+    let sum = || {
+        let gpu = Gpu::open(0, Some(&folder)).unwrap();
+        let (mut x, mut y) = (gpu.rows(1, 64).unwrap(), gpu.rows(1, 64).unwrap());
+        let mut data = [0.0; 64];
+        gpu.upload(&[1.5; 64], &mut x);
+        // The second round builds nothing, so that what the first built is written.
+        for _ in 0..2 {
+            gpu.add(&mut y, &x, 1);
+            gpu.download(&y, 0, &mut data);
+        }
+        assert!(gpu.failure().is_none(), "{:?}", gpu.failure());
+        data
+    };
+    let first = sum();
+    let files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap()).collect();
+    let [file] = &files[..] else { panic!("{files:?}") };
+    assert!(file.metadata().unwrap().len() > 0, "{file:?}");
+    assert_eq!(sum(), first);
+    std::fs::write(file.path(), "no cache").unwrap();
+    assert_eq!(sum(), first);
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

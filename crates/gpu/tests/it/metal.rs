@@ -48,7 +48,8 @@ fn held(msl: &Msl, what: &str) {
     for slot in 1..=msl.bindings.len() {
         assert!(arguments.contains(&format!("[[buffer({slot})]]")), "{what}: {arguments}");
     }
-    assert!(!arguments.contains(&format!("[[buffer({})]]", msl.bindings.len() + 1)), "{what}");
+    // Sizes of buffers are passed on, but nothing reads them: wgpu would not bind them.
+    assert!(!text.contains("sizes.size"), "{what}: {text}");
     assert!(msl.workgroup[0] > 0 && msl.workgroup[0] <= 256, "{what}: {:?}", msl.workgroup);
 }
 
