@@ -36,16 +36,18 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let (shape, digest) = (shape(&model)?, model.digest()?);
     let layers = args.layers.as_deref();
     let plan = Plan::make((&shape, &digest), &facts, &links, &ask, layers)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&plan)?);
-        return Ok(());
-    }
     // Of the layout that was asked about, or else of the one that was found.
     let layout = match &args.shared.layout {
         Some(_) => model.layout.clone(),
         None => Layout::parse(&plan.layout)?,
     };
     let groups = ways::of_layout(&model, &layout)?;
+    if args.json {
+        let mut told = serde_json::to_value(&plan)?;
+        told["groups"] = ways::json(&groups);
+        println!("{told}");
+        return Ok(());
+    }
     let problem = Problem::new(&shape, &nodes, &links, &ask)?;
     print!("{}{}{}", table(&problem, &plan.choice), ways::table(&groups), own(&nodes));
     if args.dry_run {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use arith::base::Rank;
+use serde_json::{Value, json};
 use stage::{Choice, StageConfig, Way, choices};
 use wire::layout::Layout;
 
@@ -25,6 +26,24 @@ pub fn of_layout(model: &Model, layout: &Layout) -> Result<Vec<(Rank, String, Ve
         all.push((rank, format!("{}{}", group.split.name(), group.members), chosen));
     }
     Ok(all)
+}
+
+/// The same for programs: of each projection what a step costs the leader, in bytes a row.
+pub fn json(groups: &[(Rank, String, Vec<Choice>)]) -> Value {
+    let of_group = |(rank, group, chosen): &(Rank, String, Vec<Choice>)| {
+        let of_projection = |choice: &Choice| {
+            let Choice { projection, layers, way, traffic } = *choice;
+            json!({
+                "rank": rank.0, "group": group, "projection": projection,
+                "chosen": way.to_string(), "layers": layers,
+                "exchanges": layers * traffic.exchanges,
+                "sent_bytes": 4 * layers * traffic.sent,
+                "taken_bytes": 4 * layers * traffic.taken,
+            })
+        };
+        chosen.iter().map(of_projection).collect::<Vec<_>>()
+    };
+    groups.iter().flat_map(of_group).collect()
 }
 
 /// The same for people; empty where there are no groups.

@@ -79,7 +79,11 @@ fn what_is_measured_here_becomes_a_layout_that_runs() {
     let text = good(&["plan", "baton-tiny", "--node", own_name, "--context", "256"]);
     assert!(text.contains("| 0 | here | 0:8 |") && text.contains("bound by rank 0"), "{text}");
     assert!(!text.contains("projection"), "{text}");
-    // How each projection of a group would be divided.
+    assert_eq!(alone["groups"], Value::Array(Vec::new()), "one machine exchanges nothing");
+    says_how_each_projection_is_divided(own_name);
+}
+
+fn says_how_each_projection_is_divided(own_name: &str) {
     let groups = ["--layout", "0:4@shards2,4:8@rows3"];
     let text = good(&[&["plan", "baton-tiny", "--node", own_name], &groups[..]].concat());
     for line in [
@@ -90,6 +94,23 @@ fn what_is_measured_here_becomes_a_layout_that_runs() {
     ] {
         assert!(text.contains(line), "{line} in\n{text}");
     }
+    let json = good(&[&["plan", "baton-tiny", "--node", own_name, "--json"], &groups[..]].concat());
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let ways = json["groups"].as_array().unwrap();
+    let chosen = |way: &Value| format!("{} {} {}", way["rank"], way["projection"], way["chosen"]);
+    let found: Vec<String> = ways.iter().map(chosen).collect();
+    for way in [
+        r#"0 "attn_output" "outputs""#,
+        r#"0 "ssm_out" "nodes""#,
+        r#"0 "ffn_down" "outputs""#,
+        r#"0 "output" "outputs""#,
+        r#"1 "ssm_out" "outputs""#,
+        r#"1 "ffn_down" "outputs""#,
+    ] {
+        assert!(found.iter().any(|found| found == way), "{way} in {found:?}");
+    }
+    let sums = ways.iter().find(|way| way["projection"] == "ssm_out").unwrap();
+    assert_eq!((&sums["exchanges"], &sums["sent_bytes"]), (&3.into(), &3072.into()), "{sums}");
 }
 
 #[test]
