@@ -161,3 +161,125 @@ impl Model {
         Ok(fields)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::path::{Path, PathBuf};
+
+    use arith::attention::KvDtype;
+    use arith::base::Arith;
+    use arith::format::Format;
+    use weights::synthetic::{self, Llama};
+
+    use super::*;
+    use crate::model::{ENGINE, Settings};
+
+    /// A file of this test's own, gone with it.
+    struct Made(PathBuf);
+
+    impl Made {
+        fn new(name: &str, spec: &Llama) -> Self {
+            let file = format!("baton-load-{name}-{}.gguf", std::process::id());
+            let path = std::env::temp_dir().join(file);
+            synthetic::llama(&path, spec).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Made {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn settings() -> Settings {
+        let layout = Some("0:3@shards2".into());
+        Settings { layout, context: Some(512), ..Settings::default() }
+    }
+
+    fn agreed(path: &Path, settings: Settings) -> Fields {
+        Model::open(path, settings).unwrap().group_fingerprint(Rank(0)).unwrap()
+    }
+
+    /// The names of the fields in which two members differ.
+    fn between(one: &Fields, other: &Fields) -> Vec<String> {
+        let (one_way, back) = (one.iter().map(|field| (field, other)), other.iter());
+        let all = one_way.chain(back.map(|field| (field, one)));
+        let differ = all.filter(|((name, value), fields)| fields.get(name) != Some(value));
+        let mut names: Vec<String> = differ.map(|((name, _), _)| name.to_owned()).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    #[test]
+    fn whatever_members_must_share_is_a_field_of_their_own_handshake() {
+        let made = Made::new("settings", &Llama::default());
+        let agreed_here = agreed(&made.0, settings());
+        type Change = fn(&mut Settings);
+        let changes: [(Change, &[&str]); 8] = [
+            (|s| s.arith = Arith::Two, &["arith"]),
+            (|s| s.kv = KvDtype::F32, &["kv"]),
+            (|s| s.layout = Some("0:3@rows2".into()), &["layout"]),
+            (|s| s.context = Some(256), &["shapes.context", "shapes.pages"]),
+            (|s| s.streams = 4, &["shapes.pages", "shapes.streams"]),
+            (|s| s.chunk = 256, &["shapes.chunk"]),
+            (|s| s.prompt_cache_gib = Some(0.001), &["shapes.pages"]),
+            (|s| s.prompt_pair = false, &["prompt_pair"]),
+        ];
+        for (change, expected) in changes {
+            let mut other = settings();
+            change(&mut other);
+            assert_eq!(between(&agreed_here, &agreed(&made.0, other)), expected);
+        }
+        // The build and the group itself.
+        let said = ["engine", "protocol", "group"].map(|name| agreed_here.get(name).unwrap());
+        assert_eq!(said, [ENGINE, &wire::limit::VERSION.to_string(), "rank 0"]);
+    }
+
+    #[test]
+    fn a_checkpoint_that_differs_in_a_byte_is_named_by_the_layer_that_has_it() {
+        let made = Made::new("bytes", &Llama::default());
+        let right = agreed(&made.0, settings());
+        let bytes = std::fs::read(&made.0).unwrap();
+        let checkpoint = weights::Checkpoint::open(&made.0).unwrap();
+        // As a made file has them, up to its end.
+        let linears = ["attn_q", "attn_k", "attn_v", "attn_output"];
+        let linears = [&linears[..], &["ffn_gate", "ffn_up", "ffn_down"]].concat();
+        let of_layers = |names: &[&str]| -> Vec<String> {
+            let of_layer = |layer| names.iter().map(move |name| format!("blk.{layer}.{name}"));
+            (0..3).flat_map(of_layer).collect()
+        };
+        let mut order = vec!["token_embd".to_owned()];
+        order.extend(of_layers(&linears));
+        order.extend(of_layers(&["attn_norm", "ffn_norm"]));
+        order.push("output_norm".into());
+        let size = |name: &String| {
+            let tensor = checkpoint.info(&format!("{name}.weight")).unwrap();
+            tensor.bytes.next_multiple_of(32)
+        };
+        for (name, expected) in [
+            ("token_embd", "contents.embedding"),
+            ("blk.0.ffn_up", "contents.layer.0"),
+            ("blk.2.attn_norm", "contents.layer.2"),
+            ("output_norm", "contents.head"),
+        ] {
+            let at = order.iter().position(|one| one == name).unwrap();
+            let behind: usize = order[at..].iter().map(size).sum();
+            let mut spoilt = bytes.clone();
+            spoilt[bytes.len() - behind] ^= 1;
+            let other = Made(made.0.with_extension(name));
+            std::fs::write(&other.0, spoilt).unwrap();
+            assert_eq!(between(&right, &agreed(&other.0, settings())), [expected], "{name}");
+        }
+        for (spec, part) in [
+            (Llama { eps: 1e-6, ..Llama::default() }, "config.eps"),
+            (Llama { format: Format::Q4_0, ..Llama::default() }, "tensor.blk.0.ffn_up.weight"),
+        ] {
+            let other = Made::new("other", &spec);
+            let names = between(&right, &agreed(&other.0, settings()));
+            assert!(names.iter().any(|name| name == part), "{part} in {names:?}");
+        }
+    }
+}
