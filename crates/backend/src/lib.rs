@@ -213,8 +213,8 @@ pub trait Backend: Send + Sync + 'static {
         weights: &[&Self::Linear],
         outs: &mut [&mut Self::Rows],
     );
-    /// [`Backend::rms_norm`] of the first `rows` rows, then [`Backend::project`] of what it gives: a
-    /// device may do them at once.
+    /// [`Backend::rms_norm`] of the first `rows` rows, then [`Backend::project`] of what it gives;
+    /// a device may do them at once.
     fn norm_project(
         &self,
         from: Normed<'_, Self>,

@@ -77,6 +77,20 @@ unsafe impl Send for Device {}
 // SAFETY: as above; the driver's calls may come from several threads.
 unsafe impl Sync for Device {}
 
+/// `call`'s code, by name.
+fn named(driver: &Driver, call: &'static str, code: c_int) -> Result<(), CudaError> {
+    match code {
+        0 => Ok(()),
+        _ => Err(CudaError::Call { call, words: driver.words(code) }),
+    }
+}
+
+/// The text before the first 0.
+fn words(letters: &[u8]) -> String {
+    let end = letters.iter().position(|&c| c == 0).unwrap_or(0);
+    String::from_utf8_lossy(&letters[..end]).into_owned()
+}
+
 impl Device {
     /// Opens a card with the kernels that `cubins` gives for its architecture, or, if `plain`,
     /// without what that one has alone.
@@ -86,10 +100,7 @@ impl Device {
         cubins: impl FnOnce(&str) -> Result<Vec<Vec<u8>>, CudaError>,
     ) -> Result<Self, CudaError> {
         let driver = Driver::open()?;
-        let call = |call: &'static str, code: c_int| match code {
-            0 => Ok(()),
-            _ => Err(CudaError::Call { call, words: driver.words(code) }),
-        };
+        let call = |call: &'static str, code| named(&driver, call, code);
         let (mut count, mut id, mut context) = (0, 0, std::ptr::null_mut());
         // SAFETY: the driver's first call.
         call("cuInit", unsafe { (driver.init)(0) })?;
@@ -114,8 +125,7 @@ impl Device {
         call("cuDeviceGetName", unsafe {
             (driver.device_name)(letters.as_mut_ptr().cast(), 127, id)
         })?;
-        let end = letters.iter().position(|&c| c == 0).unwrap_or(0);
-        let name = String::from_utf8_lossy(&letters[..end]).into_owned();
+        let name = words(&letters);
         if major < 8 {
             let found = format!("{major}.{minor}");
             return Err(CudaError::OldDevice { ordinal, name, found });
@@ -211,10 +221,7 @@ impl Device {
     }
 
     fn call(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
-        match code {
-            0 => Ok(()),
-            _ => Err(CudaError::Call { call, words: self.driver.words(code) }),
-        }
+        named(&self.driver, call, code)
     }
 
     /// A call that fails only when the card or its driver does. Nothing on the card can be used
