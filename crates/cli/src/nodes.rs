@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use node::Ballot;
 use node::file::{Listed, Nodes as File};
 use node::head::{Action, Event, Head, Plan};
 use node::membership::GONE_AFTER;
@@ -127,7 +128,9 @@ pub fn start(
         lead.run(driver)
     };
     let rank = std::thread::Builder::new().name("baton-rank-0".into()).spawn(run)?;
-    let (wanted, id) = (wanted(args, model)?, node::draw()?);
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let epoch = since.unwrap_or_default().as_millis() as u64;
+    let (wanted, ballot) = (wanted(args, model)?, Ballot { epoch, head: node::draw()? });
     let (told, seen, model, ours) = (happened.clone(), status.clone(), model.clone(), way.clone());
     let (given, layers) = (orders.clone(), args.by_nodes.layers.clone());
     let wait = Duration::from_secs_f64(args.by_nodes.replan_wait);
@@ -148,7 +151,7 @@ pub fn start(
         let Listing { file, keys } = listing;
         let nodes = file.nodes.iter().map(|node| (node.name.clone(), wanted_by(node, &wanted)));
         let mut desk = Desk {
-            core: Head::new(nodes, id, wait, Duration::ZERO),
+            core: Head::new(nodes, ballot, wait, Duration::ZERO),
             start: Instant::now(),
             numbers: vec![0; keys.len()],
             senders: keys.iter().map(|_| None).collect(),

@@ -154,8 +154,11 @@ impl Agent {
             }
         }
         let orphan = self.head.is_none() && now.saturating_sub(self.alone) >= ORPHAN_AFTER;
-        if orphan && self.wanted.take().is_some() {
-            actions.push(Action::Note("no head for a minute: its rank ends".into()));
+        if orphan {
+            self.ballot = Ballot::default();
+            if self.wanted.take().is_some() {
+                actions.push(Action::Note("no head for a minute: its rank ends".into()));
+            }
         }
         self.settle(now, &mut actions);
         if let Some(head) = self.head

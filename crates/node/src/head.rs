@@ -156,10 +156,12 @@ pub struct Head {
 
 impl Head {
     /// Before any node was heard of: their names, and the model as each of them looks for it.
-    /// `head` is drawn at random; a plan with a hole is kept for `replan_wait`.
+    /// A plan with a hole is kept for `replan_wait`. The head of `ballot` is drawn at random; its
+    /// epoch is the time of its start, so that a head that comes later outranks one before it. Where
+    /// a clock went back it does so once nodes have been alone for [`crate::agent::ORPHAN_AFTER`].
     pub fn new(
         nodes: impl IntoIterator<Item = (String, Wanted)>,
-        head: u64,
+        ballot: Ballot,
         replan_wait: Duration,
         now: Now,
     ) -> Self {
@@ -168,7 +170,7 @@ impl Head {
         let count = table.members().len();
         Self {
             table,
-            ballot: Ballot { epoch: 1, head: head.max(1) },
+            ballot: Ballot { epoch: ballot.epoch.max(1), head: ballot.head.max(1) },
             accepted: vec![false; count],
             claimed: vec![false; count],
             measures: vec![Measure::None; count],
@@ -313,7 +315,7 @@ impl Head {
                     actions.push(Action::Say(node, ToNode::Rest));
                 }
             }
-            ToHead::Superseded(ballot) => self.superseded(node, ballot, actions),
+            ToHead::Superseded(ballot) => self.claim(node, ballot, actions),
             ToHead::Claimed(_) => {}
             ToHead::Beat(rank) => {
                 let was = self.table.is_up(node);
@@ -335,34 +337,21 @@ impl Head {
         }
     }
 
-    /// Claims a node that has heard `ballot` so far.
+    /// Claims a node that has heard `ballot` so far, or gives way if that outranks ours.
     fn claim(&mut self, node: usize, ballot: Ballot, actions: &mut Vec<Action>) {
-        if ballot.epoch >= self.ballot.epoch && ballot.head != self.ballot.head {
-            if self.accepted[node] && ballot > self.ballot {
-                self.superseded(node, ballot, actions);
-                return;
-            }
-            // Of a head before this one.
-            self.ballot.epoch = ballot.epoch + 1;
-            let open = (0..self.claimed.len()).filter(|other| self.claimed[*other]);
-            let claim = |other| Action::Say(other, ToNode::Claim(self.ballot));
-            actions.extend(open.map(claim));
+        if ballot > self.ballot {
+            self.give_way(node, ballot, actions);
+        } else {
+            actions.push(Action::Say(node, ToNode::Claim(self.ballot)));
         }
-        actions.push(Action::Say(node, ToNode::Claim(self.ballot)));
     }
 
-    fn superseded(&mut self, node: usize, ballot: Ballot, actions: &mut Vec<Action>) {
-        if ballot.head == self.ballot.head {
-            return;
-        }
-        if !self.accepted[node] {
-            self.claim(node, ballot, actions);
-            return;
-        }
+    fn give_way(&mut self, node: usize, ballot: Ballot, actions: &mut Vec<Action>) {
         self.over = true;
         let name = &self.members()[node].name;
         actions.push(Action::End(format!(
-            "node {name} follows {ballot}, this is {}: another head has taken over",
+            "node {name} follows {ballot}, this is {}: another head has taken over; where none has, try \
+             again in a minute",
             self.ballot
         )));
     }

@@ -101,7 +101,7 @@ impl World {
     fn boss(&mut self) {
         let id = 100 + self.bosses.len() as u64;
         let nodes = (0..self.nodes.len()).map(|at| (format!("n{at}"), Wanted::default()));
-        let head = Head::new(nodes, id, REPLAN_WAIT, self.now);
+        let head = Head::new(nodes, Ballot { epoch: id, head: id }, REPLAN_WAIT, self.now);
         let (channels, moves) = (BTreeMap::new(), Vec::new());
         let boss = Boss { head, id, channels, cut_off: 0, moves, dials: 0, ended: None };
         self.bosses.push(boss);
@@ -362,6 +362,24 @@ proptest! {
 }
 
 #[test]
+fn a_head_whose_node_an_older_one_took_claims_it_again() {
+    let mut world = World::new(3);
+    world.run(15);
+    let faults = [
+        (1, Fault::Kill(1, 522)),
+        (1, Fault::Take(0)),
+        (251, Fault::Replan),
+        (165, Fault::Kill(0, 1)),
+        (6, Fault::Take(46)),
+    ];
+    for (steps, fault) in faults {
+        (0..steps).for_each(|_| world.step());
+        world.fault(fault);
+    }
+    world.settles().unwrap();
+}
+
+#[test]
 fn a_dead_node_is_replaced_after_the_wait_and_taken_back_when_idle() {
     let mut world = World::new(3);
     world.run(15);
@@ -434,7 +452,7 @@ fn a_head_that_was_cut_off_finds_another_in_its_place_and_ends() {
     world.fault(Fault::Take(400));
     world.run(15);
     assert_eq!(world.bosses[1].moves.len(), 1, "the new one has its plan");
-    assert_eq!(world.bosses[1].head.ballot(), Ballot { epoch: 2, head: 101 });
+    assert_eq!(world.bosses[1].head.ballot(), Ballot { epoch: 101, head: 101 });
     assert!(world.bosses[0].ended.is_none(), "cut off, it does not know");
     world.run(20);
     let why = world.bosses[0].ended.clone().unwrap();
