@@ -236,8 +236,8 @@ def kills(args, model):
     layers = layers_of(model)
     for exchange in ["nccl", "memory", "tcp"]:
         server = Server(model, f"0:{layers}@shards2", args.devices, exchange, "--continue-s", "0",
-                        "--context", str(args.prompts[-1] + 4096))
-        for phase, prompt, tokens in [("prompt", args.prompts[-1], 1), ("decode", 64, 4000)]:
+                        "--context", str(args.prompts[-1] + 1024))
+        for phase, prompt, tokens in [("prompt", args.prompts[-1], 1), ("decode", 64, 900)]:
             seen, replied = threading.Event(), []
             ask = lambda: replied.append((server.ask(prompt_of(prompt, 3), tokens, seen),
                                           time.time()))

@@ -62,7 +62,7 @@ fn what_is_measured_here_becomes_a_layout_that_runs() {
     let alone: Value = serde_json::from_str(&good(&alone)).unwrap();
     let memory = alone["prediction"]["memory"][0].as_object().unwrap().values();
     let all: u64 = memory.map(|bytes| bytes.as_u64().unwrap()).sum();
-    let [a, b] = ["a", "b"].map(|name| other(&own, name, all * 9 / 10));
+    let [a, b] = ["a", "b"].map(|name| other(&own, name, all * 97 / 100));
     let nodes = ["--node", a.to_str().unwrap(), "--node", b.to_str().unwrap()];
     let plan = [&["plan", "baton-tiny"], &nodes[..], &base].concat();
     let told = good(&[&plan[..], &["--json"]].concat());
@@ -102,7 +102,7 @@ fn says_how_each_projection_is_divided(own_name: &str) {
     for way in [
         r#"0 "attn_output" "outputs""#,
         r#"0 "ssm_out" "nodes""#,
-        r#"0 "ffn_down" "outputs""#,
+        r#"0 "ffn_down" "nodes""#,
         r#"0 "output" "outputs""#,
         r#"1 "ssm_out" "outputs""#,
         r#"1 "ffn_down" "outputs""#,

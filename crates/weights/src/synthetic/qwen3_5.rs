@@ -69,7 +69,7 @@ impl Default for Qwen35 {
             eps: 1e-6,
             theta: 10_000.0,
             rope_dims: 8,
-            context_max: 4_096,
+            context_max: 262_144,
             tied: false,
             mtp: false,
             format: Format::Q4_1,
