@@ -157,8 +157,9 @@ pub struct Head {
 impl Head {
     /// Before any node was heard of: their names, and the model as each of them looks for it.
     /// A plan with a hole is kept for `replan_wait`. The head of `ballot` is drawn at random; its
-    /// epoch is the time of its start, so that a head that comes later outranks one before it. Where
-    /// a clock went back it does so once nodes have been alone for [`crate::agent::ORPHAN_AFTER`].
+    /// epoch is the time of its start, so that a head that comes later outranks one before it.
+    /// Where a clock went back it does so once nodes have been alone for
+    /// [`crate::agent::ORPHAN_AFTER`].
     pub fn new(
         nodes: impl IntoIterator<Item = (String, Wanted)>,
         ballot: Ballot,
