@@ -14,7 +14,7 @@ const U32: u32 = 4;
 ///
 /// # Errors
 /// [`WeightsError::Range`]; [`WeightsError::NotHeld`] where the files were cut without a tensor;
-/// [`WeightsError::Key`] where the count stands otherwise; [`WeightsError::Io`].
+/// [`WeightsError::KeyValue`] where the count stands otherwise; [`WeightsError::Io`].
 ///
 /// # Panics
 /// Where the checkpoint is no GGUF file.
