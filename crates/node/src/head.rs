@@ -131,8 +131,6 @@ pub struct Line {
 pub struct Head {
     table: Membership,
     ballot: Ballot,
-    /// Whose node said that our claim counts, ever.
-    accepted: Vec<bool>,
     /// Whose channel has our claim.
     claimed: Vec<bool>,
     measures: Vec<Measure>,
@@ -172,7 +170,6 @@ impl Head {
         Self {
             table,
             ballot: Ballot { epoch: ballot.epoch.max(1), head: ballot.head.max(1) },
-            accepted: vec![false; count],
             claimed: vec![false; count],
             measures: vec![Measure::None; count],
             left_out: vec![None; count],
@@ -309,7 +306,7 @@ impl Head {
             }
             ToHead::Claimed(ballot) if ballot.head == self.ballot.head => {
                 self.table.heard(node, None, now);
-                (self.accepted[node], self.claimed[node]) = (true, true);
+                self.claimed[node] = true;
                 if let Some(launch) = self.seat(node).cloned() {
                     actions.push(Action::Say(node, ToNode::Run(Box::new(launch))));
                 } else {
