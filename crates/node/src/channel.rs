@@ -3,13 +3,14 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ring::address;
 use ring::key::Key;
 use ring::session::SessionError;
 use ring::session::handshake::{self, MESSAGE_OVERHEAD_BYTES};
 use ring::session::record::{BODY_BYTES_MAX, Opener, Sealer};
+use ring::timed::Timed;
 use serde::Serialize;
 use wire::WireError;
 use wire::preamble::{self, Cipher, PREAMBLE_BYTES};
@@ -123,29 +124,33 @@ impl From<NodeError> for Broke {
 }
 
 fn call(stream: TcpStream, key: &Key) -> Result<Channel, Broke> {
-    let mut timed = Timed::new(&stream)?;
+    stream.set_nodelay(true)?;
+    let mut timed = Timed::new(&stream, HANDSHAKE_TIMEOUT);
     let ours = preamble::encode(Cipher::ChaChaPoly);
     timed.write_all(&ours)?;
-    let theirs = timed.preamble()?;
+    let theirs = their_preamble(&mut timed)?;
     let prologue = preamble::prologue(&ours, &theirs);
     let (called, message) =
         handshake::connect(key, Cipher::ChaChaPoly, &prologue).call(PROTOCOL)?;
     timed.write_message(&message)?;
-    let message = timed.read_message().map_err(|broke| match broke {
-        Broke::Io(_) => Broke::Other(SessionError::Unanswered.into()),
-        other => other,
-    })?;
+    let message = timed.read_message::<Broke>(HANDSHAKE_BYTES, HANDSHAKE_BYTES).map_err(
+        |broke| match broke {
+            Broke::Io(_) => Broke::Other(SessionError::Unanswered.into()),
+            other => other,
+        },
+    )?;
     let (finished, payload) = called.answered(&message)?;
     check(&stream, &payload)?;
     Ok(Channel::new(stream, finished.records(true))?)
 }
 
 fn take(stream: TcpStream, key: &Key) -> Result<Channel, Broke> {
-    let mut timed = Timed::new(&stream)?;
+    stream.set_nodelay(true)?;
+    let mut timed = Timed::new(&stream, HANDSHAKE_TIMEOUT);
     let ours = preamble::encode(Cipher::ChaChaPoly);
     timed.write_all(&ours)?;
-    let theirs = timed.preamble()?;
-    let message = timed.read_message()?;
+    let theirs = their_preamble(&mut timed)?;
+    let message = timed.read_message::<Broke>(HANDSHAKE_BYTES, HANDSHAKE_BYTES)?;
     let prologue = preamble::prologue(&theirs, &ours);
     let acceptor = handshake::accept(key, Cipher::ChaChaPoly, &prologue);
     let (answering, payload) = acceptor.called(&message)?;
@@ -167,70 +172,16 @@ fn check(stream: &TcpStream, payload: &[u8]) -> Result<(), NodeError> {
     })
 }
 
-/// A handshake's bytes, all within its time.
-struct Timed<'a> {
-    stream: &'a TcpStream,
-    until: Instant,
-}
-
-impl<'a> Timed<'a> {
-    fn new(stream: &'a TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        Ok(Self { stream, until: Instant::now() + HANDSHAKE_TIMEOUT })
-    }
-
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes)
-    }
-
-    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            let left = self.until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(ErrorKind::TimedOut.into());
-            }
-            self.stream.set_read_timeout(Some(left))?;
-            match self.stream.read(&mut bytes[done..]) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(count) => done += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn preamble(&mut self) -> Result<[u8; PREAMBLE_BYTES], Broke> {
-        let mut theirs = [0; PREAMBLE_BYTES];
-        self.read_exact(&mut theirs)?;
-        preamble::check(Cipher::ChaChaPoly, &theirs)?;
-        Ok(theirs)
-    }
-
-    fn write_message(&mut self, message: &[u8]) -> io::Result<()> {
-        let length = (message.len() as u16).to_le_bytes();
-        self.write_all(&[&length, message].concat())
-    }
-
-    /// Both ends' messages have one length; nothing is allocated for any other.
-    fn read_message(&mut self) -> Result<Vec<u8>, Broke> {
-        let mut length = [0; 2];
-        self.read_exact(&mut length)?;
-        let found = usize::from(u16::from_le_bytes(length));
-        if found != HANDSHAKE_BYTES {
-            let (min, max) = (HANDSHAKE_BYTES, HANDSHAKE_BYTES);
-            return Err(SessionError::BadMessage { min, max, found }.into());
-        }
-        let mut message = vec![0; found];
-        self.read_exact(&mut message)?;
-        Ok(message)
-    }
+fn their_preamble(timed: &mut Timed<'_>) -> Result<[u8; PREAMBLE_BYTES], Broke> {
+    let mut theirs = [0; PREAMBLE_BYTES];
+    timed.read_exact(&mut theirs)?;
+    preamble::check(Cipher::ChaChaPoly, &theirs)?;
+    Ok(theirs)
 }
 
 impl Channel {
     fn new(stream: TcpStream, (sealer, opener): (Sealer, Opener)) -> io::Result<Self> {
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         let local = stream.local_addr()?;
         let receiver = Receiver { stream: stream.try_clone()?, opener, record: Vec::new() };
         Ok(Self { sender: Sender { stream, sealer }, receiver, local })

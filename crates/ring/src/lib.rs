@@ -25,3 +25,4 @@ pub mod span;
 pub mod step;
 mod tally;
 pub mod tcp;
+pub mod timed;

@@ -8,13 +8,14 @@ use ring::address::resolve;
 use ring::session::SessionError;
 use ring::session::handshake::{self, MESSAGE_OVERHEAD_BYTES};
 use ring::session::record::{Opener, Sealer};
+use ring::timed::Timed;
 use wire::group::Kind;
 use wire::hello::{ANSWER_BYTES_MAX, Answer, HELLO_BYTES, RefusalCode, Role};
 use wire::preamble;
 
 use crate::ShardError;
 use crate::group::Shared;
-use crate::shake::{Broke, Timed};
+use crate::shake::{self, Broke};
 
 /// A link to a member, and the epoch that it is of.
 pub(crate) struct Reached {
@@ -28,7 +29,7 @@ pub(crate) fn reach(shared: &Arc<Shared>, peer: usize, epoch: u64) -> Result<Rea
     attempt(shared, peer, |stream| {
         let mut reached = shake(stream, shared, peer, epoch)?;
         let mut timed = Timed::new(&reached.stream, shared.config.times.handshake);
-        timed.write_pieces(&mut reached.records.0, Kind::Beat, &[])?;
+        shake::write_pieces(&mut timed, &mut reached.records.0, Kind::Beat, &[])?;
         Ok(reached)
     })
 }
@@ -106,7 +107,7 @@ fn shake(
             return Err(error.into());
         }
         let records = (&mut sealer, &mut opener);
-        let theirs = timed.exchange_fields(records, &config.fingerprint, true)?;
+        let theirs = shake::exchange_fields(&mut timed, records, &config.fingerprint, true)?;
         let difference = config.fingerprint.first_difference(&theirs);
         return Err(difference.map_or(error, |d| d.error(hello.rank).unranked()).into());
     }

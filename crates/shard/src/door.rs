@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use arith::base::Epoch as Number;
 use ring::session::handshake::{self, MESSAGE_OVERHEAD_BYTES};
+use ring::timed::Timed;
 use wire::hello::{Answer, HELLO_BYTES, Hello, RefusalCode, Role};
 use wire::preamble;
 
 use crate::group::Shared;
-use crate::shake::{Broke, Timed};
+use crate::shake::{self, Broke};
 
 /// Most connections in a handshake at once; one more ends the oldest.
 pub(crate) const HALF_OPEN_MAX: usize = 16;
@@ -91,7 +92,7 @@ fn shake(stream: &TcpStream, shared: &Arc<Shared>) -> Result<(), Broke> {
     let mut theirs = [0; preamble::PREAMBLE_BYTES];
     timed.read_exact(&mut theirs)?;
     preamble::check(config.cipher, &theirs)?;
-    let message = timed.read_message(MESSAGE_1_BYTES, MESSAGE_1_BYTES)?;
+    let message = timed.read_message::<Broke>(MESSAGE_1_BYTES, MESSAGE_1_BYTES)?;
     let prologue = preamble::prologue(&theirs, &ours);
     let acceptor = handshake::accept(&shared.key, config.cipher, &prologue);
     let (answering, payload) = acceptor.called(&message)?;
@@ -111,7 +112,7 @@ fn shake(stream: &TcpStream, shared: &Arc<Shared>) -> Result<(), Broke> {
             return Err(error.into());
         }
         let records = (&mut sealer, &mut opener);
-        let theirs = timed.exchange_fields(records, &config.fingerprint, false)?;
+        let theirs = shake::exchange_fields(&mut timed, records, &config.fingerprint, false)?;
         let difference = config.fingerprint.first_difference(&theirs);
         return Err(difference.map_or(error, |d| d.error(peer.rank).unranked()).into());
     }

@@ -2,12 +2,14 @@
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ring::address::{check_key, resolve};
 use ring::key::Key;
+use ring::session::SessionError;
 use ring::session::handshake::{self, MESSAGE_OVERHEAD_BYTES};
 use ring::session::record::{Opener, Sealer};
+use ring::timed::Timed;
 use wire::hello::Encryption;
 use wire::preamble::{self, Cipher, PREAMBLE_BYTES};
 
@@ -19,6 +21,8 @@ use crate::pull::TRIES;
 /// is 1 where records are enciphered and 2 where they are only authenticated.
 pub const HELLO: &[u8; 15] = b"baton store 1.0";
 const HELLO_BYTES: usize = HELLO.len() + 1;
+/// A handshake message of ours, which has one size.
+const MESSAGE_BYTES: usize = HELLO_BYTES + MESSAGE_OVERHEAD_BYTES;
 
 /// A connection is there or not within this time.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -225,62 +229,40 @@ fn said(error: &io::Error) -> String {
     }
 }
 
-/// A socket whose every read and write of a handshake ends by one deadline.
-struct Shaking<'a> {
-    stream: &'a TcpStream,
-    until: Instant,
+/// Why a handshake went no further.
+enum Broke {
+    Io(io::Error),
+    /// A message of no store.
+    Other,
 }
 
-impl Shaking<'_> {
-    fn left(&self) -> io::Result<Option<Duration>> {
-        match self.until.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(io::Error::new(ErrorKind::TimedOut, "no handshake in time")),
-            left => Ok(Some(left)),
+impl From<io::Error> for Broke {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<SessionError> for Broke {
+    fn from(_: SessionError) -> Self {
+        Self::Other
+    }
+}
+
+impl Broke {
+    fn said(&self) -> String {
+        match self {
+            Self::Io(error) => said(error),
+            Self::Other => "its first message is no store's".to_owned(),
         }
     }
+}
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // A handshake is smaller than any socket's buffer: one write takes it.
-        self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write_all(bytes)
-    }
-
-    fn write_message(&mut self, message: &[u8]) -> io::Result<()> {
-        self.write(&[&(message.len() as u16).to_le_bytes(), message].concat())
-    }
-
-    fn read(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            self.stream.set_read_timeout(self.left()?)?;
-            match self.stream.read(bytes) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(count) => bytes = &mut bytes[count..],
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// A handshake message of ours, which has one size.
-    fn read_message(&mut self) -> io::Result<Vec<u8>> {
-        let mut length = [0; 2];
-        self.read(&mut length)?;
-        let mut message = vec![0; HELLO_BYTES + MESSAGE_OVERHEAD_BYTES];
-        if usize::from(u16::from_le_bytes(length)) != message.len() {
-            return Err(io::Error::other("its first message is no store's"));
-        }
-        self.read(&mut message)?;
-        Ok(message)
-    }
-
-    fn preambles(&mut self, cipher: Cipher) -> Result<[[u8; PREAMBLE_BYTES]; 2], String> {
-        let (ours, mut theirs) = (preamble::encode(cipher), [0; PREAMBLE_BYTES]);
-        self.write(&ours).map_err(|error| said(&error))?;
-        self.read(&mut theirs).map_err(|error| said(&error))?;
-        preamble::check(cipher, &theirs).map_err(|error| error.to_string())?;
-        Ok([ours, theirs])
-    }
+fn preambles(timed: &mut Timed<'_>, cipher: Cipher) -> Result<[[u8; PREAMBLE_BYTES]; 2], String> {
+    let (ours, mut theirs) = (preamble::encode(cipher), [0; PREAMBLE_BYTES]);
+    timed.write_all(&ours).map_err(|error| said(&error))?;
+    timed.read_exact(&mut theirs).map_err(|error| said(&error))?;
+    preamble::check(cipher, &theirs).map_err(|error| error.to_string())?;
+    Ok([ours, theirs])
 }
 
 fn check_hello(ours: &[u8], theirs: &[u8]) -> Result<(), String> {
@@ -296,19 +278,26 @@ fn check_hello(ours: &[u8], theirs: &[u8]) -> Result<(), String> {
 fn connect(stream: TcpStream, access: &Access) -> Result<Link, String> {
     let io = |error: io::Error| said(&error);
     stream.set_nodelay(true).map_err(io)?;
-    let mut shaking = Shaking { stream: &stream, until: Instant::now() + HANDSHAKE_LIMIT };
-    let [ours, theirs] = shaking.preambles(access.cipher)?;
+    let mut timed = Timed::new(&stream, HANDSHAKE_LIMIT);
+    let [ours, theirs] = preambles(&mut timed, access.cipher)?;
     let key = access.key.clone().unwrap_or_else(Key::loopback);
     let connector = handshake::connect(&key, access.cipher, &preamble::prologue(&ours, &theirs));
     let said_first = connector.call(&access.hello()).map_err(|error| error.to_string());
     let (called, message) = said_first?;
-    shaking.write_message(&message).map_err(io)?;
-    let message = shaking.read_message().map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
-            "BadSecret: it closed the link on our first message: is the key the same?".to_owned()
-        }
-        _ => said(&error),
-    })?;
+    timed.write_message(&message).map_err(io)?;
+    let message =
+        timed.read_message(MESSAGE_BYTES, MESSAGE_BYTES).map_err(|broke| match broke {
+            Broke::Io(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset
+                ) =>
+            {
+                "BadSecret: it closed the link on our first message: is the key the same?"
+                    .to_owned()
+            }
+            broke => broke.said(),
+        })?;
     let (finished, theirs) = called.answered(&message).map_err(|error| error.to_string())?;
     check_hello(&access.hello(), &theirs)?;
     let records = finished.records(access.encryption == Encryption::On);
@@ -318,15 +307,16 @@ fn connect(stream: TcpStream, access: &Access) -> Result<Link, String> {
 fn accept(stream: TcpStream, access: &Access) -> Result<Link, String> {
     let io = |error: io::Error| said(&error);
     stream.set_nodelay(true).map_err(io)?;
-    let mut shaking = Shaking { stream: &stream, until: Instant::now() + ACCEPT_LIMIT };
-    let [ours, theirs] = shaking.preambles(access.cipher)?;
+    let mut timed = Timed::new(&stream, ACCEPT_LIMIT);
+    let [ours, theirs] = preambles(&mut timed, access.cipher)?;
     let key = access.key.clone().unwrap_or_else(Key::loopback);
     let acceptor = handshake::accept(&key, access.cipher, &preamble::prologue(&theirs, &ours));
-    let message = shaking.read_message().map_err(io)?;
+    let message = timed.read_message(MESSAGE_BYTES, MESSAGE_BYTES);
+    let message = message.map_err(|broke: Broke| broke.said())?;
     let (answering, theirs) = acceptor.called(&message).map_err(|error| error.to_string())?;
     let answer = answering.answer(&access.hello()).map_err(|error| error.to_string());
     let (finished, message) = answer?;
-    shaking.write_message(&message).map_err(io)?;
+    timed.write_message(&message).map_err(io)?;
     check_hello(&access.hello(), &theirs)?;
     let records = finished.records(access.encryption == Encryption::On);
     Link::new(stream, records).map_err(io)
