@@ -20,6 +20,24 @@ const GROUPS_WHOLE: usize = 1024;
 /// Most bytes that tiles of their own leave for the merge.
 const PARTS_BYTES_MAX: usize = 16 << 20;
 
+/// What pieces leave for the merge; grown as needed.
+pub(crate) struct Parts {
+    buffer: Buffer,
+    tiles_bytes_max: usize,
+}
+
+impl Parts {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
+        let buffer = Buffer::new(device, "parts of attention", 4096)?;
+        Ok(Self { buffer, tiles_bytes_max: PARTS_BYTES_MAX })
+    }
+
+    /// Has tiles of their own leave up to `bytes` instead of [`PARTS_BYTES_MAX`].
+    pub(crate) fn limit(&mut self, bytes: usize) {
+        self.tiles_bytes_max = bytes;
+    }
+}
+
 /// How keys are cut.
 #[derive(Clone, Copy)]
 struct Pieces {
@@ -31,11 +49,11 @@ struct Pieces {
 
 impl Pieces {
     /// Single tiles where few workgroups would walk along many, chunks where those are too many.
-    fn of(visible: usize, groups: usize, piece_bytes: usize) -> Self {
+    fn of(visible: usize, groups: usize, piece_bytes: usize, tiles_bytes_max: usize) -> Self {
         let (tiles, chunks) = (visible.div_ceil(TILE_KEYS), visible.div_ceil(CHUNK_KEYS));
         if tiles <= 1 || groups >= GROUPS_WHOLE {
             Self { count: 0, span: 1 }
-        } else if tiles * piece_bytes <= PARTS_BYTES_MAX {
+        } else if tiles * piece_bytes <= tiles_bytes_max {
             Self { count: tiles, span: 1 }
         } else {
             Self { count: chunks, span: CHUNK_KEYS / TILE_KEYS }
@@ -184,13 +202,13 @@ pub(crate) fn kv_write(device: &Device, kv: &mut Kv, k: &Rows, v: &Rows, map: &M
     }
 }
 
-/// Attention of every row; `parts` holds what chunks leave for the merge, grown as needed.
+/// Attention of every row.
 pub(crate) fn attention(
     device: &Arc<Device>,
     q: &Rows,
     kv: &Kv,
     map: &Map,
-    parts: &mut Buffer,
+    parts: &mut Parts,
     out: &mut Rows,
 ) -> Result<(), BackendError> {
     let Heads { query, dim, .. } = kv.heads;
@@ -201,7 +219,8 @@ pub(crate) fn attention(
         return Ok(());
     }
     let piece_bytes = map.rows * query * (dim + 2) * 4;
-    let pieces = Pieces::of(map.visible, map.rows * query, piece_bytes);
+    let Parts { buffer: parts, tiles_bytes_max } = parts;
+    let pieces = Pieces::of(map.visible, map.rows * query, piece_bytes, *tiles_bytes_max);
     let bytes = piece_bytes * pieces.count;
     if parts.bytes() < bytes {
         *parts = Buffer::new(device, "parts of attention", bytes.next_power_of_two() as u128)?;

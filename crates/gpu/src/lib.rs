@@ -62,7 +62,7 @@ struct Work {
     rope: [Buffer; 2],
     rope_rows: RopeRows,
     map: attention::Map,
-    parts: Buffer,
+    parts: attention::Parts,
     walks: gdn::Walks,
 }
 
@@ -105,6 +105,12 @@ impl Gpu {
         Self::of(device, verdict)?.only_one()
     }
 
+    /// Has attention cut keys to chunks, not tiles, where tiles would leave more than `bytes`.
+    #[doc(hidden)]
+    pub fn limit_parts(&self, bytes: usize) {
+        self.work().parts.limit(bytes);
+    }
+
     fn probed(device: Device) -> Result<Self, GpuError> {
         let mut device = Arc::new(device);
         let verdict = probe::probe(&mut device)?;
@@ -132,7 +138,7 @@ impl Gpu {
                 rope: [small("cosines")?, small("sines")?],
                 rope_rows: RopeRows::default(),
                 map: attention::Map::new(&device)?,
-                parts: small("parts of attention")?,
+                parts: attention::Parts::new(&device)?,
                 walks: gdn::Walks::new(&device)?,
             })
         })();

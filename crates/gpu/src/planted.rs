@@ -17,17 +17,20 @@ pub enum Defect {
     UnfusedLinear,
     /// Two groups of K added in another order.
     SwappedTree,
+    /// Chunks of keys that begin a tile apart, where a workgroup takes a chunk.
+    OverlappingChunks,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Contraction,
         Self::Unfused,
         Self::Flush,
         Self::ContractedScore,
         Self::UnfusedLinear,
         Self::SwappedTree,
+        Self::OverlappingChunks,
     ];
 
     /// The rule of the probe that catches it; the others are the suite's.
@@ -36,7 +39,10 @@ impl Defect {
             Self::Contraction => Some("contraction"),
             Self::Unfused => Some("fma"),
             Self::Flush => Some("halves"),
-            Self::ContractedScore | Self::UnfusedLinear | Self::SwappedTree => None,
+            Self::ContractedScore
+            | Self::UnfusedLinear
+            | Self::SwappedTree
+            | Self::OverlappingChunks => None,
         }
     }
 
@@ -53,6 +59,10 @@ impl Defect {
                     ("return whole(s * p.scale);", "return s;"),
                     ("exp_own(s - m)", "exp_own(fused(s, p.scale, -(m * p.scale)))"),
                 ],
+            ),
+            Self::OverlappingChunks => (
+                Some(Unit::Attention),
+                &[("let first = group.z * p.span;", "let first = group.z;")],
             ),
             Self::UnfusedLinear => (Some(Unit::Linear), &[("fn fused(", UNFUSED)]),
             Self::SwappedTree => (

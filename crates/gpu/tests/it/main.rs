@@ -97,6 +97,21 @@ fn the_suite_catches_what_the_probe_does_not_see() {
 }
 
 #[test]
+fn attention_gives_the_same_bytes_by_chunks_where_tiles_would_leave_too_much() {
+    let Some(gpu) = gpu("attention by chunks on a GPU") else { return };
+    gpu.limit_parts(0);
+    let report = conformance::run_part(&gpu, Level::Quick, 2);
+    assert!(report.ok(), "{report}");
+    // By tiles the same fault is none, so it is chunks that were seen.
+    let planted = Gpu::with_defect(0, Defect::OverlappingChunks, true).unwrap();
+    assert!(conformance::run_part(&planted, Level::Quick, 2).ok());
+    planted.limit_parts(0);
+    let report = conformance::run_part_to_failure(&planted, Level::Quick, 2);
+    println!("by chunks: {report}");
+    assert!(report.failed > 0, "chunks are not what was run");
+}
+
+#[test]
 fn a_round_is_one_command_buffer_and_one_wait() {
     let Some(gpu) = gpu("command buffers of a GPU") else { return };
     let (mut x, mut y) = (gpu.rows(4, 64).unwrap(), gpu.rows(4, 64).unwrap());
