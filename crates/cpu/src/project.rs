@@ -81,11 +81,12 @@ impl Kind {
 
 /// Whether kernels of arith 2 take the rows' integers with a bias.
 fn multiplies_biased(level: Level, linear: &Linear, rows: usize) -> bool {
-    match level {
+    let wide = match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Kind::of(level, linear, rows) == Kind::Gemm && !linear.layout().offsets,
+        Level::Avx512 => true,
         _ => false,
-    }
+    };
+    wide && Kind::of(level, linear, rows) == Kind::Gemm && !linear.layout().offsets
 }
 
 /// Where a kernel writes: rows of a matrix's outputs.

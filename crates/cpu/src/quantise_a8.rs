@@ -17,6 +17,7 @@ const SHORT: usize = BLOCK_MIN;
 pub(crate) const TURN: usize = 8;
 
 /// What makes an integer unsigned.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const BIAS: u8 = 128;
 
 /// Where value `k` of a block has its integer.
@@ -30,7 +31,7 @@ pub(crate) struct ActivationsA8 {
     pub(crate) cols: usize,
     /// `[rows, cols]` integers, each block of 32 in the order of [`place`].
     pub(crate) q: Vec<i8>,
-    /// The same with [`BIAS`] added, where asked for.
+    /// The same with 128 added, where asked for.
     pub(crate) biased: Vec<u8>,
     /// `[rows, cols / 32]` scales.
     pub(crate) d: Vec<f32>,
@@ -44,6 +45,7 @@ pub(crate) struct ActivationsA8 {
 struct Parts<'a> {
     q: &'a mut [i8],
     /// Empty where nobody asked.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "AVX-512 alone asks"))]
     biased: &'a mut [u8],
     d: &'a mut [f32],
     /// By length: 16, 32.

@@ -28,6 +28,7 @@ mod model;
 mod needle;
 mod netns;
 mod nodes;
+#[cfg(target_os = "linux")]
 mod notify;
 mod oracle;
 mod output;
@@ -38,6 +39,7 @@ mod proxy;
 mod push;
 mod rig;
 mod ring;
+#[cfg(target_os = "linux")]
 mod scarce;
 mod serve;
 mod shaped;

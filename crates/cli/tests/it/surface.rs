@@ -122,7 +122,7 @@ impl Terminal {
         unsafe {
             command.pre_exec(move || {
                 libc::setsid();
-                libc::ioctl(line, libc::TIOCSCTTY, 0);
+                libc::ioctl(line, libc::TIOCSCTTY as _, 0); // its type varies
                 Ok(())
             });
         }
