@@ -33,7 +33,7 @@ pub fn quick(steps: &mut Steps) -> Result<()> {
 /// A command that fails, a stated line that did not come.
 pub fn run(steps: &mut Steps, documents: &[String]) -> Result<()> {
     let baton = step::baton()?;
-    let model = crate::pull(step::baton()?)?;
+    let model = crate::ci::pull(step::baton()?)?;
     let mut words = vec!["python3".into(), steps.root().join("xtask/src/docs/run.py").into()];
     words.extend([baton.get_program().to_owned(), steps.root().into(), model.into()]);
     words.extend(documents.iter().map(Into::into));

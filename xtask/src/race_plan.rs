@@ -139,7 +139,7 @@ impl Race {
     /// The model's file, and what each machine says of itself.
     fn prepare(&self, question: &Question) -> Result<(Vec<Value>, Bench)> {
         let model = models::named(question.model)?;
-        let model = model.path(&self.models, || crate::pull(Command::new(&self.baton)))?;
+        let model = model.path(&self.models, || crate::ci::pull(Command::new(&self.baton)))?;
         let key = self.folder.join("ring.key");
         if !key.exists() {
             output(Command::new(&self.baton).args(["key", "new"]).arg(&key))?;

@@ -93,7 +93,7 @@ struct Race<'a> {
 
 impl Race<'_> {
     fn path(&self, model: &Model) -> Result<PathBuf> {
-        model.path(&self.folder, || crate::pull(Command::new(&self.baton)))
+        model.path(&self.folder, || crate::ci::pull(Command::new(&self.baton)))
     }
 
     /// A command of ours on `model` with room for the case; threads are one a rank.

@@ -83,7 +83,7 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
     let folder = steps.root().join("target/race");
     std::fs::create_dir_all(&folder)?;
     let baton = asked.baton.clone().map_or_else(|| crate::race::baton(steps, asked.short), Ok)?;
-    let model = asked.model.path(&folder, || crate::pull(Command::new(&baton)))?;
+    let model = asked.model.path(&folder, || crate::ci::pull(Command::new(&baton)))?;
     let layers = Checkpoint::open(&model)?.config().layers();
     let race = Race { asked: &asked, baton, model, layers };
     let mut summary = format!("race-shards: {}:", asked.model.name);

@@ -22,7 +22,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(5 * 60);
 pub struct Report {
     passed: usize,
     failed: usize,
-    ended_well: bool,
+    ended_ill: bool,
     /// Tests that did not run, each with its reason.
     skipped: Vec<String>,
     /// Skipped tests that the harness counts as passed.
@@ -36,7 +36,17 @@ pub struct Report {
 impl Report {
     /// Whether every test passed and the run came to its end.
     pub fn success(&self) -> bool {
-        self.ended_well && self.failed == 0
+        !self.ended_ill && self.failed == 0
+    }
+
+    /// Both runs as one.
+    pub fn and(mut self, other: Self) -> Self {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.counted += other.counted;
+        self.ended_ill |= other.ended_ill;
+        self.skipped.extend(other.skipped);
+        self
     }
 
     /// One line.
@@ -150,7 +160,7 @@ fn run_within(command: &mut Command, silence_max: Duration) -> Result<Report> {
         errors.join().map_err(|_| anyhow::anyhow!("the reader of errors panicked"))?
     })?;
     let mut report = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    report.ended_well = child.wait()?.success();
+    report.ended_ill = !child.wait()?.success();
     Ok(report)
 }
 
@@ -159,7 +169,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> (Report, Vec<&str>) {
-        let mut report = Report { ended_well: true, ..Report::default() };
+        let mut report = Report::default();
         let shown = text.lines().filter(|line| report.take(line)).collect();
         (report, shown)
     }
@@ -207,9 +217,16 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn counts_of_several_binaries_add_up() {
+    fn counts_of_several_binaries_and_runs_add_up() {
         let (report, _) = read(&RUN.repeat(2));
         assert_eq!(report.verdict(), "2 passed, 0 failed, 4 skipped");
+        assert!(report.success());
+        let (broken, _) = read("test result: FAILED. 3 passed; 1 failed; 0 ignored");
+        let both = report.and(broken);
+        assert_eq!(
+            (both.verdict().as_str(), both.success()),
+            ("5 passed, 1 failed, 4 skipped", false)
+        );
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub fn watch(id: u32, heard: &Receiver<()>, silence_max: Duration) {
 }
 
 /// Kills a process and its descendants, it first, so that it starts no more.
-fn end(id: u32) {
+pub fn end(id: u32) {
     let pairs = parents();
     let mut family = vec![id];
     let mut next = 0;
