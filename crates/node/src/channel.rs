@@ -231,7 +231,7 @@ impl Receiver {
             }
             _ => gone(&self.stream, &error),
         })?;
-        Ok(self.opener.open(&self.record)?)
+        Ok(self.opener.open(&mut self.record)?)
     }
 }
 

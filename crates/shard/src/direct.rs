@@ -13,6 +13,7 @@ use stage::{Exchange, ExchangeError, Member};
 
 use crate::Seat;
 use crate::epoch::Epoch;
+use crate::seat::places;
 
 /// Bytes of an id.
 pub const ID_BYTES: usize = 128;
@@ -146,22 +147,11 @@ impl Direct {
         (gives, takes): (fn(usize) -> bool, bool),
         all: &mut Vec<f32>,
     ) -> Result<(), ExchangeError> {
-        let Member { index, count } = self.seat.member();
-        assert!(sizes.len() == count && sizes[index] == own.len(), "a size a member");
+        let member = self.seat.member();
         let epoch = self.seat.group().live()?;
         let to: Vec<usize> = epoch.peers().filter(|&peer| gives(peer) && !own.is_empty()).collect();
-        all.clear();
-        all.resize(if takes { sizes.iter().sum() } else { 0 }, 0.0);
-        let (mut rest, mut places) = (&mut all[..], Vec::new());
-        for (from, &size) in sizes.iter().enumerate().filter(|_| takes) {
-            let (place, after) = rest.split_at_mut(size);
-            rest = after;
-            match from {
-                from if from == index => place.copy_from_slice(own),
-                _ if size == 0 => {}
-                from => places.push((from, place)),
-            }
-        }
+        let mut places = places(member, own, (sizes, takes), all);
+        places.retain(|(_, place)| !place.is_empty());
         let since = Instant::now();
         let stalled = || since.elapsed() > epoch.stalled();
         let Ok(carrier) = &mut self.carrier else { unreachable!("all members have one") };
@@ -172,17 +162,15 @@ impl Direct {
                 let (from, ms) =
                     (places.first().map(|(from, _)| *from), epoch.stalled().as_millis());
                 let reason = format!("Stalled: it beats, and gave and took nothing for {ms} ms");
-                return Err(epoch.fail(from.or(to.first().copied()).unwrap_or(index), reason));
+                let lost = from.or(to.first().copied()).unwrap_or(member.index);
+                return Err(epoch.fail(lost, reason));
             }
             // Where a member is lost, that is the reason that stays.
-            return Err(epoch.fail(index, reason));
+            return Err(epoch.fail(member.index, reason));
         }
         let counters = &self.seat.group().0.counters;
-        let taken = places.iter().map(|(_, place)| place.len()).sum::<usize>();
-        counters.exchanges.fetch_add(1, Ordering::Relaxed);
+        counters.count(own.len() * to.len(), places.iter().map(|(_, place)| place.len()).sum());
         counters.direct.fetch_add(1, Ordering::Relaxed);
-        counters.given_bytes.fetch_add(4 * (own.len() * to.len()) as u64, Ordering::Relaxed);
-        counters.taken_bytes.fetch_add(4 * taken as u64, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -117,7 +117,7 @@ fn shake(stream: &TcpStream, shared: &Arc<Shared>) -> Result<(), Broke> {
         return Err(difference.map_or(error, |d| d.error(peer.rank).unranked()).into());
     }
     // A replayed first message gets this far; its record does not open.
-    opener.open(&timed.read_record()?)?;
+    opener.open(&mut timed.read_record()?)?;
     if let Some(epoch) = epoch {
         let added = epoch.add(peer.rank.0 as usize, stream.try_clone()?, (sealer, opener));
         added.map_err(|error| std::io::Error::other(error.to_string()))?;

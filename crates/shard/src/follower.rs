@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stage::{Engine, ExchangeError, Input, Member, StageError};
 use wire::call::{self, Call, Report};
-use wire::group::{Joiner, Kind, PIECE_BYTES_MAX, Piece};
+use wire::group::{Joiner, Kind, PIECE_BYTES_MAX};
 use wire::limit::PLAN_BYTES_MAX;
 
 use crate::epoch::Epoch;
@@ -104,15 +104,16 @@ impl Called<'_> {
         let mut joiner = Joiner::default();
         let due = self.number + 1;
         loop {
-            let Item::Piece { kind, more, number, payload } = link.next(self.epoch, None)? else {
+            let Item::Piece(came) = link.next(self.epoch, None)? else {
                 return Err(self.epoch.fail(0, "its link has ended".into()));
             };
+            let (kind, number) = (came.kind, came.number);
             if (kind, number) != (Kind::Call, due) {
                 let reason = format!("OutOfTurn: expected call {due}, found {kind:?} {number}");
                 return Err(self.epoch.fail(0, reason));
             }
-            let piece = Piece { kind, more, number, payload: &payload };
-            let whole = joiner.push(&piece, self.bytes_max);
+            let whole = joiner.push(&came.piece(), self.bytes_max);
+            link.put_back(came);
             match whole.and_then(|whole| whole.map(|bytes| Call::decode(&bytes)).transpose()) {
                 Ok(Some(call)) => {
                     self.number = due;

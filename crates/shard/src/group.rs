@@ -49,6 +49,15 @@ pub(crate) struct Counters {
     pub(crate) taken_bytes: AtomicU64,
 }
 
+impl Counters {
+    /// One more exchange, of so many values.
+    pub(crate) fn count(&self, given: usize, taken: usize) {
+        self.exchanges.fetch_add(1, Ordering::Relaxed);
+        self.given_bytes.fetch_add(4 * given as u64, Ordering::Relaxed);
+        self.taken_bytes.fetch_add(4 * taken as u64, Ordering::Relaxed);
+    }
+}
+
 pub(crate) struct Shared {
     pub(crate) config: GroupConfig,
     pub(crate) key: Key,

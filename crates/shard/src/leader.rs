@@ -178,16 +178,16 @@ fn report(
     let link = epoch.link(member)?;
     let mut joiner = Joiner::default();
     loop {
-        let Item::Piece { kind, more, number: found, payload } = link.next(epoch, Some(wait))?
-        else {
+        let Item::Piece(came) = link.next(epoch, Some(wait))? else {
             return Err(epoch.fail(member, "its link has ended".into()));
         };
+        let (kind, found) = (came.kind, came.number);
         if (kind, found) != (Kind::Report, number) {
             let reason = format!("OutOfTurn: expected report {number}, found {kind:?} {found}");
             return Err(epoch.fail(member, reason));
         }
-        let piece = wire::group::Piece { kind, more, number, payload: &payload };
-        let whole = joiner.push(&piece, REPORT_BYTES_MAX);
+        let whole = joiner.push(&came.piece(), REPORT_BYTES_MAX);
+        link.put_back(came);
         match whole.and_then(|whole| whole.map(|bytes| Report::decode(&bytes)).transpose()) {
             Ok(Some(report)) => return Ok(report),
             Ok(None) => {}

@@ -18,6 +18,7 @@ mod group;
 mod leader;
 mod link;
 mod memory;
+mod records;
 mod seat;
 mod shake;
 

@@ -1,23 +1,27 @@
 //! The link to one other member in one epoch: a thread that receives, a thread that sends.
 //!
-//! The receiving thread opens records and hands pieces over through a bounded queue, so that a
-//! piece is used before the next one is there. The sending thread beats, and writes what is long;
-//! what fits one record is written by whoever sends it, when nothing waits before it.
+//! The receiving thread reads records, opens them where they lie, and hands their buffers over
+//! through a bounded queue, so that a piece is used before the next one is there. Values are given
+//! by whoever has them, from where they lie into the record that is sealed and written. The sending
+//! thread beats, and writes what others wait before.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arith::base::Rank;
-use ring::session::record::{Opener, RECORD_BYTES_MAX, Sealer};
+use ring::session::record::{Opener, Sealer};
 use stage::ExchangeError;
-use wire::group::{Kind, PIECE_BYTES_MAX, Piece};
+use wire::group::{Kind, PIECE_BYTES_MAX, PIECE_HEADER_BYTES, Piece, header};
+use wire::rows;
 use wire::stop::Stop;
 
 use crate::epoch::Epoch;
+use crate::records::{Records, Spares};
 
 /// Most pieces of a peer that wait for this member; then its receiver stops reading.
 pub(crate) const PIECES_MAX: usize = 64;
@@ -27,10 +31,31 @@ const MESSAGES_MAX: usize = 64;
 /// How long the rest of a link that has ended is read away, so that the other end hears why.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// A piece of the peer's, in the buffer that its record was read into.
+pub(crate) struct Came {
+    pub(crate) kind: Kind,
+    pub(crate) more: bool,
+    pub(crate) number: u64,
+    buffer: Vec<u8>,
+    /// Where its bytes are.
+    at: Range<usize>,
+}
+
+impl Came {
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.buffer[self.at.clone()]
+    }
+
+    pub(crate) fn piece(&self) -> Piece<'_> {
+        let Self { kind, more, number, .. } = *self;
+        Piece { kind, more, number, payload: self.payload() }
+    }
+}
+
 /// What reaches the member.
 pub(crate) enum Item {
-    /// A piece of the peer's.
-    Piece { kind: Kind, more: bool, number: u64, payload: Vec<u8> },
+    /// A piece.
+    Piece(Came),
     /// The epoch is over.
     Over,
 }
@@ -44,6 +69,7 @@ pub(crate) struct Link {
     changed: Condvar,
     inbox: Mutex<Receiver<Item>>,
     wake: SyncSender<Item>,
+    spares: Spares,
 }
 
 struct Writer {
@@ -56,6 +82,8 @@ struct Queue {
     messages: VecDeque<Message>,
     /// Somebody writes.
     busy: bool,
+    /// Those that wait to give.
+    givers: usize,
     /// Nothing follows but this stop.
     over: Option<Option<Stop>>,
 }
@@ -81,6 +109,7 @@ impl Link {
             changed: Condvar::new(),
             inbox: Mutex::new(inbox),
             wake,
+            spares: Spares::default(),
         }
     }
 
@@ -115,15 +144,65 @@ impl Link {
         }
         queue.busy = true;
         drop(queue);
-        let written = self.write(kind, number, payload);
+        self.written(epoch, self.write(kind, number, payload))
+    }
+
+    /// Ends a turn of this side's at the stream.
+    fn written(&self, epoch: &Epoch, written: std::io::Result<()>) -> Result<(), ExchangeError> {
         let mut queue = self.queue();
         queue.busy = false;
-        let waits = !queue.messages.is_empty() || queue.over.is_some();
+        let waits = !queue.messages.is_empty() || queue.over.is_some() || queue.givers > 0;
         drop(queue);
         if waits {
             self.changed.notify_all();
         }
         written.map_err(|error| epoch.fail(self.peer, took_none(&error)))
+    }
+
+    /// Gives values of an exchange, after what is being written: each goes from where it lies into
+    /// its place in a record, is sealed there, and written. Blocks until the stream has all.
+    ///
+    /// # Errors
+    /// Why the epoch is over.
+    pub(crate) fn give(
+        &self,
+        epoch: &Epoch,
+        number: u64,
+        values: &[f32],
+    ) -> Result<(), ExchangeError> {
+        let mut queue = self.queue();
+        queue.givers += 1;
+        while (queue.busy || !queue.messages.is_empty()) && queue.over.is_none() {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.givers -= 1;
+        if let Some(lost) = epoch.lost() {
+            return Err(lost);
+        }
+        queue.busy = true;
+        drop(queue);
+        self.written(epoch, self.write_values(epoch, number, values))
+    }
+
+    fn write_values(&self, epoch: &Epoch, number: u64, values: &[f32]) -> std::io::Result<()> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Writer { sealer, record } = &mut *writer;
+        let mut rest = values;
+        loop {
+            let (piece, after) = rest.split_at(rest.len().min(PIECE_BYTES_MAX / 4));
+            rest = after;
+            let header = header(Kind::Part, !rest.is_empty(), number);
+            sealer.seal_in(record, PIECE_HEADER_BYTES + 4 * piece.len(), |body| {
+                let (head, values) = body.split_at_mut(PIECE_HEADER_BYTES);
+                head.copy_from_slice(&header);
+                rows::write(piece, values);
+            });
+            (&self.stream).write_all(record)?;
+            // Nobody waits for the rest of it where the epoch is over.
+            if rest.is_empty() || epoch.lost().is_some() {
+                return Ok(());
+            }
+        }
     }
 
     fn write(&self, kind: Kind, number: u64, payload: &[u8]) -> std::io::Result<()> {
@@ -183,30 +262,27 @@ impl Link {
 
     /// The receiving thread: until the link or the epoch ends.
     pub(crate) fn run_receiver(&self, epoch: &Epoch, opener: Opener, inbox: &SyncSender<Item>) {
-        let mut records = Records { stream: &self.stream, opener, bytes: Vec::new(), at: 0 };
+        let mut records = Records::new(&self.stream, opener, &self.spares);
         let (member, reason) = loop {
-            let body = match records.next() {
-                Ok(body) => body,
+            let at = match records.next() {
+                Ok(at) => at,
                 Err(reason) => break (self.peer, reason),
             };
-            let piece = match Piece::decode(body) {
+            let Piece { kind, more, number, payload } = match Piece::decode(records.body(&at)) {
                 Ok(piece) => piece,
                 Err(error) => break (self.peer, error.to_string()),
             };
-            let item = match piece.kind {
+            match kind {
                 Kind::Beat => continue,
-                Kind::Stop => match Stop::decode(piece.payload) {
+                Kind::Stop => match Stop::decode(payload) {
                     Ok(stop) => break (stop.origin.0 as usize, stop.reason),
                     Err(error) => break (self.peer, error.to_string()),
                 },
-                _ => Item::Piece {
-                    kind: piece.kind,
-                    more: piece.more,
-                    number: piece.number,
-                    payload: piece.payload.to_vec(),
-                },
-            };
-            if epoch.lost().is_some() || inbox.send(item).is_err() {
+                _ => {}
+            }
+            let at = at.end - payload.len()..at.end;
+            let came = Came { kind, more, number, buffer: records.take_buffer(), at };
+            if epoch.lost().is_some() || inbox.send(Item::Piece(came)).is_err() {
                 break (self.peer, "the epoch is over".into());
             }
         };
@@ -247,6 +323,11 @@ impl Link {
         }
     }
 
+    /// Has the buffer of a piece that was used be read into again.
+    pub(crate) fn put_back(&self, came: Came) {
+        self.spares.put(came.buffer);
+    }
+
     /// Ends the link: whoever waits for it wakes, and the peer hears `stop`. `now` ends it without
     /// a word.
     pub(crate) fn end(&self, stop: Option<(usize, &str)>, now: bool) {
@@ -256,7 +337,11 @@ impl Link {
         });
         self.queue().over.get_or_insert(stop);
         self.changed.notify_all();
-        // A full inbox wakes its owner without this.
+        // What waits is nobody's any more, and this side's receiver may wait for room. Whoever has
+        // the inbox makes some.
+        if let Ok(inbox) = self.inbox.try_lock() {
+            while inbox.try_recv().is_ok() {}
+        }
         let _ = self.wake.try_send(Item::Over);
         if now {
             let _ = self.stream.shutdown(Shutdown::Both);
@@ -271,57 +356,65 @@ fn took_none(error: &std::io::Error) -> String {
     }
 }
 
-/// Records off a stream.
-struct Records<'a> {
-    stream: &'a TcpStream,
-    opener: Opener,
-    bytes: Vec<u8>,
-    /// Where the next record begins.
-    at: usize,
-}
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
 
-impl Records<'_> {
-    /// The next record's body, or why there is none.
-    fn next(&mut self) -> Result<&[u8], String> {
-        loop {
-            let have = &self.bytes[self.at..];
-            let need = match have {
-                [low, high, ..] => 2 + usize::from(u16::from_le_bytes([*low, *high])),
-                _ => 2,
-            };
-            if need > 2 && have.len() >= need {
-                let first = self.at + 2;
-                self.at += need;
-                let record = &self.bytes[first..self.at];
-                return self.opener.open(record).map_err(|error| error.to_string());
-            }
-            if need == 2 && have.len() >= 2 {
-                return Err("a record of 0 bytes".into());
-            }
-            self.fill()?;
-        }
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Instant;
+
+    use ring::key::Key;
+    use stage::{Exchange, Member};
+    use wire::control::Fields;
+    use wire::hello::Encryption;
+    use wire::preamble::Cipher;
+
+    use crate::{Group, GroupConfig, Through, Times};
+
+    fn two() -> [Group; 2] {
+        let held = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        let addresses = held.map(|held| held.local_addr().unwrap().to_string());
+        let groups = [0, 1].map(|index| {
+            Group::start(GroupConfig {
+                member: Member { index, count: 2 },
+                addresses: addresses.to_vec(),
+                key: Some(Key::from_bytes(&[1; 32]).unwrap()),
+                cipher: Cipher::ChaChaPoly,
+                encryption: Encryption::On,
+                fingerprint: Fields::new(),
+                through: Through::Links,
+                times: Times::default(),
+            })
+            .unwrap()
+        });
+        let joins = groups.clone().map(|group| std::thread::spawn(move || group.join()));
+        joins.into_iter().for_each(|join| join.join().unwrap().unwrap());
+        groups
     }
 
-    fn fill(&mut self) -> Result<(), String> {
-        self.bytes.drain(..self.at);
-        self.at = 0;
-        let have = self.bytes.len();
-        self.bytes.resize(have + RECORD_BYTES_MAX, 0);
-        let read = loop {
-            match self.stream.read(&mut self.bytes[have..]) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                read => break read,
-            }
-        };
-        self.bytes.truncate(have + *read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(0) => Err("LinkClosed: closed the link".into()),
-            Ok(_) => Ok(()),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                let timeout = self.stream.read_timeout().ok().flatten().unwrap_or_default();
-                Err(format!("Silent: no byte for {} ms", timeout.as_millis()))
-            }
-            Err(error) => Err(format!("LinkClosed: {error}")),
+    #[test]
+    fn a_link_with_more_on_its_way_than_anybody_takes_ends_on_both_sides() {
+        let groups = two();
+        let links = [(0, 1), (1, 0)].map(|(member, peer): (usize, usize)| {
+            std::sync::Arc::downgrade(&groups[member].0.epoch().unwrap().link(peer).unwrap())
+        });
+        // More than an inbox and the sockets hold.
+        let mut seat = groups[0].seat();
+        let giving = std::thread::spawn(move || {
+            let own = vec![1.0; 8 << 20];
+            (seat.gather(&own, &[own.len(), 1], &mut Vec::new()), Instant::now())
+        });
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let since = Instant::now();
+        groups[1].shutdown();
+        let (ended, at) = giving.join().unwrap();
+        assert_eq!(ended.unwrap_err().to_string(), "member 1: shutting down");
+        assert!(at.saturating_duration_since(since).as_millis() < 1_000);
+        groups[0].shutdown();
+        drop(groups);
+        while links.iter().any(|link| link.upgrade().is_some()) {
+            assert!(since.elapsed().as_secs() < 10, "a thread of a link goes on");
+            std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }
 }

@@ -181,15 +181,18 @@ impl Memory {
         let (mut written, read) = (head.load(Ordering::Relaxed), tail.load(Ordering::Acquire));
         let used = used(epoch, give.to, written, read)?;
         let count = (RING_WORDS - used).min(all - give.done);
-        for _ in 0..count {
-            let word = match give.done {
-                0 => give.number,
-                1 => give.values.len() as u64,
-                done => pair(give.values, 2 * (done - HEAD_WORDS)),
+        let mut left = count;
+        while left > 0 {
+            let words = self.run(at, written);
+            let words = &words[..left.min(words.len())];
+            let done = match give.done {
+                0 => one(&words[0], give.number),
+                1 => one(&words[0], give.values.len() as u64),
+                done => write(words, &give.values[2 * (done - HEAD_WORDS)..]),
             };
-            self.slot(at, written).store(word, Ordering::Relaxed);
-            written += 1;
-            give.done += 1;
+            written += done as u64;
+            give.done += done;
+            left -= done;
         }
         if count > 0 {
             head.store(written, Ordering::Release);
@@ -209,11 +212,20 @@ impl Memory {
         let (written, mut read) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
         let used = used(epoch, take.from, written, read)?;
         let count = used.min(all - take.done);
-        for _ in 0..count {
-            let word = self.slot(at, read).load(Ordering::Relaxed);
-            put(epoch, number, take, word)?;
-            read += 1;
-            take.done += 1;
+        let mut left = count;
+        while left > 0 {
+            let words = self.run(at, read);
+            let words = &words[..left.min(words.len())];
+            let done = match take.done {
+                done @ ..HEAD_WORDS => {
+                    head_word(epoch, (number, done), take, words[0].load(Ordering::Relaxed))?;
+                    1
+                }
+                done => self::read(words, &mut take.place[2 * (done - HEAD_WORDS)..]),
+            };
+            read += done as u64;
+            take.done += done;
+            left -= done;
         }
         if count > 0 {
             tail.store(read, Ordering::Release);
@@ -225,34 +237,61 @@ impl Memory {
         Ok(count > 0)
     }
 
-    fn slot(&self, ring: usize, index: u64) -> &AtomicU64 {
-        self.word(ring + 2 * APART + index as usize % RING_WORDS)
+    /// The words of a ring from the one of `index` up to its end.
+    fn run(&self, ring: usize, index: u64) -> &[AtomicU64] {
+        let words = &self.segment.words()[ring + 2 * APART..][..RING_WORDS];
+        &words[index as usize % RING_WORDS..]
     }
 }
 
-/// Takes the next word of a message.
-fn put(epoch: &Epoch, number: u64, take: &mut Take<'_>, word: u64) -> Result<(), ExchangeError> {
-    let fail = |reason| Err(epoch.fail(take.from, reason));
+/// Takes a word before a message's values.
+fn head_word(
+    epoch: &Epoch,
+    (number, at): (u64, usize),
+    take: &Take<'_>,
+    word: u64,
+) -> Result<(), ExchangeError> {
     let size = take.place.len();
-    match take.done {
-        0 if word != number => {
-            return fail(format!("OutOfTurn: expected exchange {number}, found {word}"));
-        }
+    let reason = match at {
+        0 if word != number => format!("OutOfTurn: expected exchange {number}, found {word}"),
         1 if word != size as u64 => {
-            return fail(format!(
-                "OtherRows: exchange {number}: expected {size} values of it, found {word}"
-            ));
+            format!("OtherRows: exchange {number}: expected {size} values of it, found {word}")
         }
-        0 | 1 => {}
-        done => {
-            let first = 2 * (done - HEAD_WORDS);
-            take.place[first] = f32::from_bits(word as u32);
-            if let Some(second) = take.place.get_mut(first + 1) {
-                *second = f32::from_bits((word >> 32) as u32);
-            }
-        }
+        _ => return Ok(()),
+    };
+    Err(epoch.fail(take.from, reason))
+}
+
+fn one(word: &AtomicU64, value: u64) -> usize {
+    word.store(value, Ordering::Relaxed);
+    1
+}
+
+/// Writes values, two a word, as far as there are words; how many words.
+fn write(words: &[AtomicU64], values: &[f32]) -> usize {
+    let (pairs, last) = values.as_chunks::<2>();
+    let bits = |value: f32| u64::from(value.to_bits());
+    for (word, [first, second]) in words.iter().zip(pairs) {
+        word.store(bits(*first) | bits(*second) << 32, Ordering::Relaxed);
     }
-    Ok(())
+    if let (Some(word), [value]) = (words.get(pairs.len()), last) {
+        word.store(bits(*value), Ordering::Relaxed);
+    }
+    words.len()
+}
+
+/// Reads values, two a word, as far as there are words; how many words.
+fn read(words: &[AtomicU64], place: &mut [f32]) -> usize {
+    let (pairs, last) = place.as_chunks_mut::<2>();
+    let whole = pairs.len();
+    for (word, pair) in words.iter().zip(pairs) {
+        let word = word.load(Ordering::Relaxed);
+        *pair = [word, word >> 32].map(|half| f32::from_bits(half as u32));
+    }
+    if let (Some(word), [value]) = (words.get(whole), last) {
+        *value = f32::from_bits(word.load(Ordering::Relaxed) as u32);
+    }
+    words.len()
 }
 
 /// Words that are written and not read.
@@ -261,11 +300,6 @@ fn used(epoch: &Epoch, member: usize, written: u64, read: u64) -> Result<usize, 
         Ok(used) if used <= RING_WORDS => Ok(used),
         _ => Err(epoch.fail(member, format!("OtherRing: {read} read of {written} words"))),
     }
-}
-
-fn pair(values: &[f32], at: usize) -> u64 {
-    let half = |at: usize| values.get(at).map_or(0, |value| u64::from(value.to_bits()));
-    half(at) | half(at + 1) << 32
 }
 
 fn halves(token: &Token) -> [u64; 2] {

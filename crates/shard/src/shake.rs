@@ -68,8 +68,8 @@ pub(crate) fn exchange_fields(
     }
     let mut joiner = Joiner::default();
     let theirs = loop {
-        let record = timed.read_record()?;
-        let piece = Piece::decode(opener.open(&record)?)?;
+        let mut record = timed.read_record()?;
+        let piece = Piece::decode(opener.open(&mut record)?)?;
         if let Some(whole) = joiner.push(&piece, CONTROL_BYTES_MAX)? {
             break whole;
         }

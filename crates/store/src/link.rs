@@ -165,7 +165,7 @@ impl Link {
     pub fn receive(&mut self, payload: &mut Vec<u8>) -> Result<Kind, StoreError> {
         payload.clear();
         self.read_record()?;
-        let opened = self.opener.open(&self.record).map_err(|error| error.to_string());
+        let opened = self.opener.open(&mut self.record).map_err(|error| error.to_string());
         let body = match opened {
             Ok(body) => body,
             Err(error) => return Err(self.broken(error)),
@@ -182,7 +182,7 @@ impl Link {
         payload.extend_from_slice(first);
         while payload.len() < count {
             self.read_record()?;
-            match self.opener.open(&self.record) {
+            match self.opener.open(&mut self.record) {
                 Ok(body) => payload.extend_from_slice(body),
                 Err(error) => return Err(self.broken(error)),
             }

@@ -45,15 +45,20 @@ pub struct Piece<'a> {
     pub payload: &'a [u8],
 }
 
+/// The bytes before a piece's own.
+pub fn header(kind: Kind, more: bool, number: u64) -> [u8; PIECE_HEADER_BYTES] {
+    let mut out = [0; PIECE_HEADER_BYTES];
+    out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    out[4] = kind as u8;
+    out[5] = if more { MORE } else { 0 };
+    out[8..].copy_from_slice(&number.to_le_bytes());
+    out
+}
+
 impl<'a> Piece<'a> {
     /// The bytes before the piece's own.
     pub fn header(&self) -> [u8; PIECE_HEADER_BYTES] {
-        let mut out = [0; PIECE_HEADER_BYTES];
-        out[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        out[4] = self.kind as u8;
-        out[5] = if self.more { MORE } else { 0 };
-        out[8..].copy_from_slice(&self.number.to_le_bytes());
-        out
+        header(self.kind, self.more, self.number)
     }
 
     /// Reads one piece, the body of a record.

@@ -12,6 +12,12 @@ pub fn encode(values: &[f32]) -> Vec<u8> {
 /// Like [`encode`], into a buffer that is used again.
 pub fn encode_into(values: &[f32], out: &mut Vec<u8>) {
     out.resize(4 * values.len(), 0);
+    write(values, out);
+}
+
+/// Like [`encode`], over what is in `out`: four bytes a value.
+pub fn write(values: &[f32], out: &mut [u8]) {
+    assert_eq!(out.len(), 4 * values.len(), "four bytes a value");
     let (places, _) = out.as_chunks_mut::<4>();
     for (place, value) in places.iter_mut().zip(values) {
         *place = value.to_le_bytes();

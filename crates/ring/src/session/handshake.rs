@@ -4,10 +4,9 @@
 //! before message 1, so that a stranger's first message already fails. The payloads are opaque
 //! here. Messages are given and returned without their u16 length.
 
-use std::sync::Arc;
-
 use snow::{Builder, HandshakeState, params::NoiseParams};
 use wire::preamble::Cipher;
+use zeroize::Zeroize;
 
 use super::SessionError;
 use super::record::{Guard, Mac, Opener, Sealer};
@@ -37,6 +36,7 @@ pub struct Finished {
 struct Noise {
     state: HandshakeState,
     key: Key,
+    cipher: Cipher,
 }
 
 impl Noise {
@@ -47,7 +47,7 @@ impl Noise {
             if connector { builder.build_initiator() } else { builder.build_responder() }
         });
         match built {
-            Ok(state) => Self { state, key: key.clone() },
+            Ok(state) => Self { state, key: key.clone(), cipher },
             Err(error) => unreachable!("{name} is built with all it needs: {error}"),
         }
     }
@@ -129,15 +129,17 @@ impl Finished {
     /// each direction has its own MAC key: HMAC-SHA256(key, "baton mac" | 0 from the connector or
     /// 1 from the acceptor | handshake hash).
     pub fn records(self, encrypt: bool) -> (Sealer, Opener) {
-        let Noise { state, key } = self.noise;
+        let Noise { mut state, key, cipher } = self.noise;
         if encrypt {
-            return match state.into_stateless_transport_mode() {
-                Ok(noise) => {
-                    let noise = Arc::new(noise);
-                    (Sealer::new(Guard::Noise(noise.clone())), Opener::new(Guard::Noise(noise)))
-                }
-                Err(error) => unreachable!("both messages have been exchanged: {error}"),
-            };
+            // The session's two keys themselves: snow's transport copies what it seals and opens.
+            let mut keys = state.dangerously_get_raw_split();
+            let [mut sends, mut reads] = [&keys.0, &keys.1].map(|key| Guard::noise(cipher, key));
+            keys.0.zeroize();
+            keys.1.zeroize();
+            if !self.connector {
+                std::mem::swap(&mut sends, &mut reads);
+            }
+            return (Sealer::new(sends), Opener::new(reads));
         }
         let base = Mac::new(key.bytes());
         let direction = |connector_sends: bool| {
@@ -147,5 +149,46 @@ impl Finished {
         };
         let (sends, reads) = (direction(self.connector), direction(!self.connector));
         (Sealer::new(sends), Opener::new(reads))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use crate::session::record::first_record;
+
+    fn finished(cipher: Cipher) -> [Finished; 2] {
+        let key = Key::from_bytes(&[9; 32]).unwrap();
+        let (called, message) = connect(&key, cipher, &[1; 16]).call(b"").unwrap();
+        let (answering, _) = accept(&key, cipher, &[1; 16]).called(&message).unwrap();
+        let (acceptor, message) = answering.answer(b"").unwrap();
+        [called.answered(&message).unwrap().0, acceptor]
+    }
+
+    #[test]
+    fn records_are_the_transport_messages_of_noise() {
+        for (cipher, connector_sends) in [
+            (Cipher::ChaChaPoly, true),
+            (Cipher::ChaChaPoly, false),
+            (Cipher::AesGcm, true),
+            (Cipher::AesGcm, false),
+        ] {
+            let [first, second] = finished(cipher);
+            let [ours, theirs] = if connector_sends { [first, second] } else { [second, first] };
+            let transport = theirs.noise.state.into_stateless_transport_mode().unwrap();
+            let (mut sealer, mut opener) = ours.records(true);
+            for number in 0..3 {
+                let mut out = Vec::new();
+                sealer.seal(b"a head", b" and a body", &mut out);
+                let mut body = [0; 64];
+                let record = first_record(&out).unwrap();
+                let bytes = transport.read_message(number, record, &mut body).unwrap();
+                assert_eq!(&body[..bytes], b"a head and a body");
+                let mut answer = [0; 64];
+                let bytes = transport.write_message(number, b"an answer", &mut answer).unwrap();
+                assert_eq!(opener.open(&mut answer[..bytes]).unwrap(), b"an answer");
+            }
+        }
     }
 }

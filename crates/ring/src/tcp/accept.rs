@@ -151,8 +151,8 @@ async fn prove(
         return Err(error.into());
     }
     let (_, mut opener) = finished.records(shared.encrypts());
-    let record = read_record(&mut stream).await?;
-    let first = opener.open(&record)?.to_vec();
+    let mut record = read_record(&mut stream).await?;
+    let first = opener.open(&mut record)?.to_vec();
     Ok(Came::Neighbour(Arrival { stream, epoch: peer.epoch, opener, first }))
 }
 

@@ -167,7 +167,7 @@ impl Reading {
         while let Some(record) = first_record(&self.buffer[self.start..self.end]) {
             let at = self.start + 2..self.start + 2 + record.len();
             self.start = at.end;
-            let body = self.opener.open(&self.buffer[at]);
+            let body = self.opener.open(&mut self.buffer[at]);
             let body = body.map_err(|error| session(from, error))?;
             take_in(body, (&mut self.frames, &mut self.cut), live, from, &mut self.held)?;
         }

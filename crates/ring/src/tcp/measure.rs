@@ -147,8 +147,8 @@ impl Link {
     }
 
     async fn hear(&mut self) -> Result<Measure, Broke> {
-        let record = read_record(&mut self.stream).await?;
-        Ok(Measure::decode(self.opener.open(&record)?)?)
+        let mut record = read_record(&mut self.stream).await?;
+        Ok(Measure::decode(self.opener.open(&mut record)?)?)
     }
 
     async fn send(&mut self, bytes: u64) -> Result<(), Broke> {
@@ -167,8 +167,8 @@ impl Link {
     async fn receive(&mut self, bytes: u64) -> Result<(), Broke> {
         let mut left = bytes;
         while left > 0 {
-            let record = read_record(&mut self.stream).await?;
-            let found = self.opener.open(&record)?.len() as u64;
+            let mut record = read_record(&mut self.stream).await?;
+            let found = self.opener.open(&mut record)?.len() as u64;
             if found > left {
                 let fault = Fault::new("measure.bytes", format!("{left} more"), found);
                 return Err(WireError::TooLarge(fault).into());

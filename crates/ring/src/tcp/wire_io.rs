@@ -87,8 +87,8 @@ pub(super) async fn exchange_fields(
         tokio::try_join!(async { write.write_all(&out).await.map_err(Broke::Io) }, async {
             let (mut reader, mut frames) = (Reader::new(), Vec::new());
             while frames.is_empty() {
-                let record = read_record(&mut read).await?;
-                reader.push(opener.open(&record)?, &mut frames)?;
+                let mut record = read_record(&mut read).await?;
+                reader.push(opener.open(&mut record)?, &mut frames)?;
             }
             Ok(frames)
         })?;

@@ -55,8 +55,8 @@ impl Hand {
     }
 
     fn hear(&mut self) -> Option<Measure> {
-        let record = read_message(&mut self.stream).ok()?;
-        Some(Measure::decode(self.opener.open(&record).unwrap()).unwrap())
+        let mut record = read_message(&mut self.stream).ok()?;
+        Some(Measure::decode(self.opener.open(&mut record).unwrap()).unwrap())
     }
 }
 

@@ -138,9 +138,17 @@ fn what_the_first_member_collects_the_others_only_give() {
 }
 
 #[test]
-fn a_member_that_dies_wakes_those_that_wait_in_memory() {
+fn a_member_that_dies_wakes_those_that_give_and_wait() {
+    for in_memory in [false, true] {
+        dies_and_wakes(in_memory);
+    }
+}
+
+fn dies_and_wakes(in_memory: bool) {
     let groups = joined(3);
-    share_memory(&groups).unwrap();
+    if in_memory {
+        share_memory(&groups).unwrap();
+    }
     let (dying, waiting) = (groups[2].clone(), &groups[..2]);
     let killer = thread::spawn(move || {
         thread::sleep(Duration::from_millis(100));
@@ -148,7 +156,7 @@ fn a_member_that_dies_wakes_those_that_wait_in_memory() {
         Instant::now()
     });
     let ends = each(waiting, |index, exchange| {
-        let sizes = [1, 200_000, 1];
+        let sizes = [1, 3_000_000, 1];
         let own = vec![0.0; sizes[index]];
         let error = exchange.gather(&own, &sizes, &mut Vec::new()).unwrap_err();
         (error.member, Instant::now())
