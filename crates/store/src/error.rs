@@ -100,6 +100,15 @@ pub enum StoreError {
         /// Who gave it.
         peers: String,
     },
+    /// A unit that nobody asks for, gets or checks any more: a bug of ours, which no wait mends.
+    #[error(
+        "{part}: it is not in the store, and nobody fetches or checks it: this is a bug; what came \
+         stays for the next time"
+    )]
+    Lost {
+        /// The unit.
+        part: String,
+    },
     /// The other end gave up.
     #[error("{peer} gave up: {reason}")]
     Refused {

@@ -81,6 +81,8 @@ struct State {
     flying: HashMap<Chunk, u32>,
     /// Units that are whole and not checked.
     whole: VecDeque<usize>,
+    /// Whether one of them is being checked.
+    checking: bool,
     /// Units that are not in the store.
     left: usize,
     /// Links that feed.
@@ -92,6 +94,14 @@ struct State {
     /// What became of those that ended.
     reasons: Vec<String>,
     over: Option<Result<(), Arc<StoreError>>>,
+}
+
+impl State {
+    /// Whether units are left and nothing is on its way to any of them.
+    fn is_lost(&self) -> bool {
+        let waits = !self.queue.is_empty() || !self.flying.is_empty();
+        self.left > 0 && self.over.is_none() && !waits && self.whole.is_empty() && !self.checking
+    }
 }
 
 /// What a feed does next.
@@ -240,8 +250,15 @@ impl Fetch {
         self.changed.notify_all();
     }
 
-    /// Ends it where nobody has fed it for too long.
+    /// Ends it where nobody has fed it for too long, or there is nothing to be fed or checked.
     fn lose_patience(&self, state: &mut State) {
+        if state.is_lost() {
+            let first = state.coming.iter().find(|coming| !coming.done);
+            let part = first.map(|coming| self.catalog.units()[coming.unit].part.to_string());
+            let error = StoreError::Lost { part: part.unwrap_or_default() };
+            state.over = Some(Err(Arc::new(error)));
+            self.changed.notify_all();
+        }
         let is_checking = state.queue.is_empty() && state.flying.is_empty();
         let idle = state.idle_since.filter(|_| !is_checking);
         if idle.is_some_and(|since| since.elapsed() > PATIENCE) {
@@ -443,7 +460,10 @@ impl Fetch {
                 }
                 self.lose_patience(&mut state);
                 match state.whole.pop_front() {
-                    Some(coming) => break coming,
+                    Some(coming) => {
+                        state.checking = true;
+                        break coming;
+                    }
                     None => state = self.wait(state),
                 }
             };
@@ -468,6 +488,7 @@ impl Fetch {
             self.store.take_in(listed, growing.path())?;
             let mut state = self.state();
             state.coming[coming].done = true;
+            state.checking = false;
             state.left -= 1;
             if state.left == 0 && state.over.is_none() {
                 state.over = Some(Ok(()));
@@ -499,6 +520,7 @@ impl Fetch {
             state.coming[coming].there[at] = false;
             state.queue.push_front(Chunk { coming, at });
         }
+        state.checking = false;
         self.changed.notify_all();
         Ok(())
     }
@@ -519,5 +541,26 @@ fn land(state: &mut State, chunk: Chunk) -> bool {
 fn give_back(state: &mut State, chunk: Chunk) {
     if land(state, chunk) && !state.coming[chunk.coming].there[chunk.at] {
         state.queue.push_front(chunk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_lost_where_nothing_is_on_its_way_to_it() {
+        let (left, chunk) = (1, Chunk { coming: 0, at: 0 });
+        let lost = || State { left, ..State::default() };
+        assert!(lost().is_lost());
+        let live = [
+            State { left: 0, ..lost() },
+            State { queue: [chunk].into(), ..lost() },
+            State { flying: [(chunk, 1)].into(), ..lost() },
+            State { whole: [0].into(), ..lost() },
+            State { checking: true, ..lost() },
+            State { over: Some(Ok(())), ..lost() },
+        ];
+        assert!(live.iter().all(|state| !state.is_lost()));
     }
 }

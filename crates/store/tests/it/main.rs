@@ -1,6 +1,7 @@
 //! Stores on loopback: real sockets, real files.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "../../../weights/tests/it/folder.rs"]
 mod folder;
 mod limits;
 mod machine;
