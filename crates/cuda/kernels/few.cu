@@ -6,6 +6,31 @@
 #define PAIR 2
 #define ROW_TILES 2
 
+// A slice of a tile on its way; of K-quants with scale and minimum of its units.
+template <int KIND, int LOG> struct Place : Slice<KIND, LOG> {};
+
+template <int LOG> struct Place<KIND_K, LOG> : Slice<KIND_K, LOG> {
+    uint2 units[8];
+};
+
+// What a K-quant's blocks are multiplied by, a block pair a lane, for all lanes: of block b scales
+// and offsets of outputs g and g + 8 at 8 b + g.
+template <int KIND, int LOG>
+__device__ __forceinline__ void spread_affines(const Place<KIND, LOG> &, float4 *) {}
+
+template <int LOG>
+__device__ __forceinline__ void spread_affines(const Place<KIND_K, LOG> &from, float4 *to) {
+    int lane = threadIdx.x % 32, kt = lane / 8, g = lane % 8;
+    uint2 two = from.scales[lane], unit = from.units[g];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        u32 factors = half ? two.y : two.x;
+        float2 low = affine_of_unit(factors & 0xffffu, unit.x);
+        float2 high = affine_of_unit(factors >> 16, unit.y);
+        to[(kt * 2 + half) * 8 + g] = make_float4(low.x, low.y, high.x, high.y);
+    }
+}
+
 template <int KIND, int LOG>
 __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int ntile,
                                          float *parts) {
@@ -14,7 +39,9 @@ __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int 
     int group = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int slices = m.slices, first = group_start(group, slices), end = group_start(group + 1, slices);
     int tiles = (m.n + 15) / 16;
-    Slice<KIND, LOG> *ring = (Slice<KIND, LOG> *)memory + group * RING * PAIR;
+    typedef Place<KIND, LOG> P;
+    P *ring = (P *)memory + group * RING * PAIR;
+    float4 *affines = (float4 *)((P *)memory + WARPS * RING * PAIR) + group * PAIR * 64;
     // The last tile of an odd number is taken twice.
     u64 slice[PAIR];
     for (int n = 0; n < PAIR; n++) slice[n] = (u64)min(ntile + n, tiles - 1) * slices + first;
@@ -22,7 +49,7 @@ __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int 
         if (s < end) {
 #pragma unroll
             for (int n = 0; n < PAIR; n++) {
-                Slice<KIND, LOG> &to = ring[(s - first) % RING * PAIR + n];
+                P &to = ring[(s - first) % RING * PAIR + n];
                 u64 at = slice[n] + (s - first);
                 const uint4 *codes = (const uint4 *)m.codes + at * 128;
                 const uint4 *scales = (const uint4 *)m.scales + at * SCALES;
@@ -32,6 +59,9 @@ __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int 
 #pragma unroll
                 for (int i = lane; i < SCALES; i += 32)
                     bring_16((uint4 *)to.scales + i, scales + i);
+                const uint4 *units = (const uint4 *)m.units + at * 4;
+                if (KIND == KIND_K && lane < 4)
+                    bring_16((uint4 *)(to.scales + 32) + lane, units + lane);
             }
         }
         asm volatile("cp.async.commit_group;");
@@ -67,11 +97,15 @@ __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int 
         q += 128, sums += BLOCKS * TILE_ROWS, d += TILE_ROWS;
         asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1));
         __syncwarp();
+        const P *here = ring + (s - first) % RING * PAIR;
+        if (KIND == KIND_K) {
+#pragma unroll
+            for (int n = 0; n < PAIR; n++) spread_affines(here[n], affines + n * 64);
+            __syncwarp();
+        }
 #pragma unroll
         for (int n = 0; n < PAIR; n++) {
-            const Slice<KIND, LOG> &from = ring[(s - first) % RING * PAIR + n];
-            uint2 unit;
-            if (KIND == KIND_K) unit = ((const uint2 *)m.units)[(slice[n] + (s - first)) * 8 + g];
+            const P &from = here[n];
             float acc[ROW_TILES][2];
 #pragma unroll
             for (int j = 0; j < ROW_TILES; j++) acc[j][0] = acc[j][1] = 0.0f;
@@ -86,10 +120,8 @@ __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int 
                     float2 low, high;
                     int block = LOG == 5 ? kt * 2 + half : kt;
                     if (KIND == KIND_K) {
-                        uint2 two = from.scales[kt * 8 + g];
-                        u32 factors = half ? two.y : two.x;
-                        low = affine_of_unit(factors & 0xffffu, unit.x);
-                        high = affine_of_unit(factors >> 16, unit.y);
+                        float4 both = affines[n * 64 + block * 8 + g];
+                        low = make_float2(both.x, both.y), high = make_float2(both.z, both.w);
                     } else {
                         uint2 pair = from.scales[block * 8 + g];
                         low = affine_of(pair.x, KIND), high = affine_of(pair.y, KIND);

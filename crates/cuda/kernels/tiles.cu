@@ -211,8 +211,14 @@ template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p)
     for (int i = 0; i < SOME * 4; i++) o[i / 4][i % 4] = 0.0f;
     auto add = [&](int i, int seeing) {
         float x[4];
+        if (dim % 4 == 0) {
+            uint2 four = *(const uint2 *)&s.tile[i * dim + d];
+            x[0] = half_to_float(four.x), x[1] = half_to_float(four.x >> 16);
+            x[2] = half_to_float(four.y), x[3] = half_to_float(four.y >> 16);
+        } else {
 #pragma unroll
-        for (int j = 0; j < 4; j++) x[j] = half_to_float(s.tile[i * dim + d + j]);
+            for (int j = 0; j < 4; j++) x[j] = half_to_float(s.tile[i * dim + d + j]);
+        }
 #pragma unroll
         for (int at = 0; at < SOME; at += 4) {
             float4 four = *(const float4 *)&s.weights[i][from + at];

@@ -189,7 +189,7 @@ pub const UNITS: [Unit; 14] = [
         name: "few",
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("few")],
         kernels: &["few_nibbles_bf16_64", "few_nibbles_f16_32", "few_nibbles_k_32"],
-        shared: &[73_728, 81_920, 73_728],
+        shared: &[73_728, 81_920, 92_160],
         yields: false,
         hot: &["few_nibbles_bf16_64", "few_nibbles_f16_32", "few_nibbles_k_32"],
     },
