@@ -371,6 +371,13 @@ impl Device {
         self.direct.store(!on, Ordering::Relaxed);
     }
 
+    /// Plants a fault: replays that don't look at operands.
+    pub(crate) fn plant_blind_replays(&self) {
+        self.settle();
+        // Graphs of buffers that are gone must not run.
+        *self.replays() = Replays::blind();
+    }
+
     /// Graphs launched for launches that came again.
     pub(crate) fn replayed(&self) -> u64 {
         self.replayed.load(Ordering::Relaxed)
@@ -569,6 +576,11 @@ impl Buffer {
         // SAFETY: memory of this buffer.
         let code = unsafe { (device.driver.fill)(*at, byte, *bytes, device.stream) };
         device.must("cuMemsetD8Async", code);
+    }
+
+    /// The card that it is of.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Its address on the device.

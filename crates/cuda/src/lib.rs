@@ -173,6 +173,12 @@ impl Cuda {
         self.device.set_replays(on);
     }
 
+    /// Plants a fault: launches come again that have other operands.
+    #[doc(hidden)]
+    pub fn plant_blind_replays(&self) {
+        self.device.plant_blind_replays();
+    }
+
     /// Graphs launched for launches that came again.
     pub fn replayed(&self) -> u64 {
         self.device.replayed()
@@ -267,9 +273,7 @@ impl Backend for Cuda {
     }
 
     fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {
-        let width = from.width * 4;
-        assert_eq!(from.width, to.width, "{from:?} to {to:?}");
-        to.buffer.copy_from(&from.buffer, first * width, at * width, rows * width);
+        rows::copy(from, first, rows, to, at);
     }
 
     fn copy_page(&self, kv: &mut Kv, from: u32, to: u32) {

@@ -8,6 +8,9 @@ use backend::{BackendError, Pairing, RopeRows};
 use crate::device::{Buffer, Device, Params};
 use crate::fuse::{self, Op};
 
+/// Most rows that a kernel copies.
+const COPIED_ROWS: usize = 32;
+
 /// `[rows_max, width]` f32 on the card.
 pub struct Rows {
     pub(crate) rows_max: usize,
@@ -225,6 +228,23 @@ pub(crate) fn each(
         _ => Op::Mul { kernel, each, rows, width },
     };
     run(device, fuse::row_waits(rows, width), op);
+}
+
+/// `rows` rows of `from` from `first` on to `to` at `at`. A few are copied by a kernel, so that a
+/// step of decode stays one stretch of launches.
+pub(crate) fn copy(from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {
+    assert_eq!(from.width, to.width, "{from:?} to {to:?}");
+    from.holds(first + rows);
+    to.holds(at + rows);
+    let (width, device) = (from.width, from.buffer.device());
+    if rows > COPIED_ROWS {
+        let row = 4 * width;
+        return to.buffer.copy_from(&from.buffer, first * row, at * row, rows * row);
+    }
+    let place = |rows: &Rows, row: usize| rows.at() + (4 * row * width) as u64;
+    let values = (rows * width) as u64;
+    let each = Each { x: place(from, first), y: 0, out: place(to, at), values };
+    device.launch("copy", blocks(rows * width, 256), 256, &each);
 }
 
 pub(crate) fn gates(

@@ -53,7 +53,7 @@ pub const UNITS: [Unit; 14] = [
     Unit {
         name: "rows",
         parts: &[PRELUDE, OPERANDS, part!("rows")],
-        kernels: &["rms_norm", "head_norm", "rope", "add", "silu_mul", "gate", "gates"],
+        kernels: &["rms_norm", "head_norm", "rope", "copy", "add", "silu_mul", "gate", "gates"],
         shared: &[],
         yields: false,
         hot: &["rms_norm", "head_norm", "silu_mul", "add", "gate"],

@@ -172,8 +172,17 @@ pub fn replay(cuda: &Arc<Cuda>) -> Result<bool, BackendError> {
     let bits = |rows: &Vec<f32>| rows.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let equal = direct.iter().zip(&again).filter(|(a, b)| bits(a) == bits(b)).count();
     let moved = direct.windows(2).filter(|pair| bits(&pair[0]) != bits(&pair[1])).count();
-    println!("replay: {equal} of {} steps equal, {moved} moved, {graphs} graphs", direct.len());
-    Ok(equal == direct.len() && moved > 6 && none == 0 && graphs > 5)
+    // With a fault that must be seen.
+    cuda.plant_blind_replays();
+    let blind = run(true)?.0;
+    let blind = direct.iter().zip(&blind).filter(|(a, b)| bits(a) == bits(b)).count();
+    println!(
+        "replay: {equal} of {} steps equal, {moved} moved, {graphs} graphs; operands not compared: \
+         {blind} equal",
+        direct.len()
+    );
+    let seen = moved > 6 && none == 0 && graphs > 5 && blind < direct.len();
+    Ok(equal == direct.len() && seen)
 }
 
 fn prompt(
