@@ -90,13 +90,6 @@ __device__ __forceinline__ void set_sync(int set) {
     asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "n"(WARPS * 32) : "memory");
 }
 
-// A slice of the row: both planes of each 64 values, sums of its blocks, its scale.
-template <int LOG> struct RowSlice {
-    uint4 q[32];
-    float sums[256 >> LOG];
-    float d[4];
-};
-
 // The dot of a lane's own output among those of a pair of tiles, of columns that are all alike.
 __device__ __forceinline__ float own_dot(const int c[PAIR][4], int t) {
     int dot[PAIR][2];
@@ -156,25 +149,8 @@ __device__ __forceinline__ float one_slice(const uint4 *from, const RowSlice<LOG
     return acc;
 }
 
-// The row to shared memory.
-template <int LOG>
-__device__ __forceinline__ void take_row(const Quantised &x, RowSlice<LOG> *row) {
-    const int BLOCKS = 256 >> LOG;
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
-    const uint4 *q = (const uint4 *)x.q + lane / 8 * 32 + lane % 8;
-    const float *one = lane < BLOCKS ? sums_of(x, LOG) + lane * TILE_ROWS : x.d;
-    int step = lane < BLOCKS ? BLOCKS * TILE_ROWS : TILE_ROWS;
-#pragma unroll 4
-    for (int s = warp; s < x.slices; s += warps) {
-        uint4 planes = q[s * 128];
-        float value = one[s * step];
-        row[s].q[lane] = planes;
-        if (lane < BLOCKS) row[s].sums[lane] = value;
-        if (lane == BLOCKS) row[s].d[0] = value;
-    }
-}
-
-template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Project &p) {
+template <int KIND, int LOG> __device__ __forceinline__ void one_all(const One &o) {
+    const Project &p = o.project;
     typedef Place<KIND, LOG> P;
     extern __shared__ __align__(16) u8 memory[];
     __shared__ float parts[SETS_MAX][2][WARPS * OUTPUTS];
@@ -186,14 +162,17 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Proje
     uint4 *ring = (uint4 *)memory + warp * (RING * P::ALL);
     RowSlice<LOG> *row = (RowSlice<LOG> *)((uint4 *)memory + blockDim.x / 32 * RING * P::ALL);
     Fetch f = {nullptr, nullptr, nullptr, 0, start, 0};
+    if (o.front.x) fetch_norm(o.front, (float *)(row + slices) + o.front.width);
     fill<KIND, LOG>(p, f, pairs, step, first, count, ring);
-    WAIT;
-    take_row<LOG>(p.x, row);
-    __syncthreads();
+    begin_row<LOG, RING>(o, row, count);
     row += first;
     int place = 0, side = 0, own = lane % 4 * 8 + lane / 4;
 #pragma unroll 1
     for (int pair = start; pair < pairs; pair += step, side ^= 1) {
+        // Of a residual there is one matrix.
+        int at = pair * OUTPUTS + in_set;
+        bool adds = o.residual && in_set < OUTPUTS && at < p.matrices[0].n;
+        float before = adds ? o.residual[at] : 0.0f;
         float total = 0.0f;
 #pragma unroll 1
         for (int s = 0; s < count; s++) {
@@ -210,16 +189,14 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const Proje
         set_sync(set);
         const Matrix &m = p.matrices[matrix_of(p, pair)];
         int n = (pair - m.tile) * OUTPUTS + in_set;
-        if (in_set >= OUTPUTS || n >= m.n) continue;
-        float y = tree(mine + in_set, OUTPUTS);
-        m.out[n] = y != y ? SPOILT : y;
+        if (in_set < OUTPUTS && n < m.n) give(o, m.out, n, tree(mine + in_set, OUTPUTS), before);
     }
 }
 
 #define ONE(name, kind, log)                                                                       \
-    extern "C" __global__ void __launch_bounds__(SETS_MAX *WARPS * 32, 1) name(const Project p) {  \
+    extern "C" __global__ void __launch_bounds__(SETS_MAX *WARPS * 32, 1) name(const One o) {      \
         COME;                                                                                      \
-        one_all<kind, log>(p);                                                                     \
+        one_all<kind, log>(o);                                                                     \
     }
 
 ONE(one_nibbles_f16_32, KIND_F16, 5)

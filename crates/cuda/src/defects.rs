@@ -20,7 +20,7 @@ impl Defect {
 }
 
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 31] = [
+pub const DEFECTS: [Defect; 34] = [
     defect(
         "another row's scale",
         "few",
@@ -45,6 +45,19 @@ pub const DEFECTS: [Defect; 31] = [
         "return (float)(t & 2 ? high : low);",
         "return (float)(t & 2 ? low : high);",
     ),
+    defect(
+        "a root taken after the weight",
+        "one",
+        "__fmul_rn(__fmul_rn(a.y, r), b.y)",
+        "__fmul_rn(__fmul_rn(a.y, b.y), r)",
+    ),
+    defect(
+        "a sum with what was not there before",
+        "one",
+        "flushed(__fadd_rn(before, y))",
+        "flushed(__fadd_rn(before, before))",
+    ),
+    defect("a block's sum of another's", "pair", "+ lane / LANES]", "+ (lane / LANES ^ 1)]"),
     defect(
         "a tile left out of the merge",
         "tiles",
@@ -79,8 +92,8 @@ pub const DEFECTS: [Defect; 31] = [
     defect(
         "a tie away from even",
         "linear",
-        "float y = round_half_even(__fmul_rn(v[h][i], inv));",
-        "float y = roundf(__fmul_rn(v[h][i], inv));",
+        "float y = round_half_even(__fmul_rn(v[i], by.inv));",
+        "float y = roundf(__fmul_rn(v[i], by.inv));",
     ),
     defect(
         "an unflushed product",

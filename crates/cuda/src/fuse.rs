@@ -4,7 +4,7 @@
 use crate::attention::{Cache, Kv, Map};
 use crate::device::{Device, Params};
 use crate::gdn::{Conv, Delta, Unit};
-use crate::project::Quantised;
+use crate::project::{OneLaunch, Quantised};
 use crate::rows::{Each, Gates, HeadNorm, Norm, Pairs, Rows, blocks};
 
 /// Most rows of ops that wait.
@@ -19,6 +19,7 @@ const CONV_ROWS: usize = 16;
 
 /// An op that waits, with what its own kernel takes.
 #[derive(Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "four wait at most")]
 pub(crate) enum Op {
     /// In place.
     Add {
@@ -58,6 +59,10 @@ pub(crate) enum Op {
         walks: usize,
         /// Whether nothing that may still run writes the state.
         settled: bool,
+    },
+    /// A product of one row, which may add to a residual what it gives.
+    One {
+        launch: OneLaunch,
     },
     /// What [`delta`] has left to do of a convolution.
     Tail {
@@ -121,6 +126,7 @@ impl Op {
                 let heads = (unit.rows * 2 * unit.keys) as usize;
                 device.launch_now("l2_norm", blocks(heads, 4), 128, unit);
             }
+            Self::One { launch } => launch.run(device),
             Self::Tail { conv, walks } => {
                 let [across, ..] = blocks(conv.channels as usize, 256);
                 device.launch_now("tail", [across, *walks as u32, 1], 256, conv);
@@ -213,6 +219,27 @@ unsafe impl Params for GatedQuantise {}
 unsafe impl Params for DeltaFew {}
 // SAFETY: as above.
 unsafe impl Params for HeadsWrite {}
+
+/// The norm that gives the row `x`, if it alone waits: it is the caller's to run.
+pub(crate) fn norm(device: &Device, x: &Rows) -> Option<Norm> {
+    let ops = device.take(|ops| matches!(ops, [op @ Op::Norm { .. }] if op.gives(x.at(), 1)));
+    match ops[..] {
+        [Op::Norm { norm, .. }] => Some(norm),
+        _ => None,
+    }
+}
+
+/// Adds to `x` what a product that waits gives as `y`, one row of `width` values.
+pub(crate) fn added(device: &Device, x: u64, y: u64, width: usize) -> bool {
+    let with = |ops: &[Op]| match ops {
+        [Op::One { launch }] => launch.added(x, y, width),
+        _ => None,
+    };
+    let ops = device.take(|ops| with(ops).is_some());
+    let launch = with(&ops);
+    launch.iter().for_each(|launch| launch.run(device));
+    launch.is_some()
+}
 
 /// Quantises the first `rows` rows of `x` together with the ops that give them, if they wait.
 pub(crate) fn quantise(device: &Device, x: &Rows, rows: usize, to: Quantised) -> bool {

@@ -6,9 +6,9 @@ use arith::base::SLICE_VALUES;
 use backend::BackendError;
 
 use crate::device::{Buffer, Device, Params};
-use crate::fuse;
+use crate::fuse::{self, Op};
 use crate::matrix::{Floats, Form, Kind, Linear, Packed, Store, TILE_OUTPUTS};
-use crate::rows::Rows;
+use crate::rows::{Norm, Rows};
 
 /// Matrices of one launch.
 pub(crate) const MATRICES_MAX: usize = 4;
@@ -31,8 +31,8 @@ const ONE_PAIR: [usize; 3] = [2, 2, 2];
 /// Threads of a set, and bytes of a slice of the row besides its sums.
 const ONE_THREADS: usize = 256;
 const ONE_SLICE_BYTES: usize = 2 * SLICE_VALUES + 16;
-/// Most shared memory of those blocks.
-pub(crate) const ONE_SHARED_BYTES: u32 = 224 << 10;
+/// Most shared memory of those blocks, besides what is the kernels' own.
+pub(crate) const ONE_SHARED_BYTES: u32 = 222 << 10;
 /// Outputs of a piece and threads of a block of kernels/wide.cu.
 const WIDE_OUTPUTS: usize = 256;
 const WIDE_THREADS: u32 = 512;
@@ -60,11 +60,58 @@ struct Quantise {
 
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq)]
-struct Project {
+pub(crate) struct Project {
     matrices: [Packed; MATRICES_MAX],
     x: Quantised,
     count: i32,
     rows: i32,
+}
+
+/// A norm in front of one row's product; none if `x` is 0.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Front {
+    x: u64,
+    w: u64,
+    out: u64,
+    width: i32,
+    eps: f32,
+    inverse: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct One {
+    project: Project,
+    front: Front,
+    residual: u64,
+}
+
+/// A product of one row and how it is launched.
+#[derive(Clone, Copy)]
+pub(crate) struct OneLaunch {
+    name: &'static str,
+    grid: u32,
+    threads: u32,
+    shared: u32,
+    params: One,
+}
+
+impl OneLaunch {
+    pub(crate) fn run(&self, device: &Device) {
+        let Self { name, grid, threads, shared, params } = self;
+        device.launch_with(name, [*grid, 1, 1], *threads, *shared, params);
+    }
+
+    /// With what it gives added to `x`, if it gives `y` alone and no block of it reads `x`.
+    pub(crate) fn added(self, x: u64, y: u64, width: usize) -> Option<Self> {
+        let One { project, front, residual } = self.params;
+        let [only, ..] = project.matrices;
+        let gives = project.count == 1 && only.out == y && only.outputs() == width;
+        let apart = front.x == 0 && residual == 0 && x != y;
+        let params = One { residual: x, ..self.params };
+        (gives && apart).then_some(Self { params, ..self })
+    }
 }
 
 #[repr(C)]
@@ -82,6 +129,9 @@ unsafe impl Params for Quantise {}
 unsafe impl Params for Project {}
 // SAFETY: as kernels/pack.cu declares it.
 unsafe impl Params for FloatRows {}
+
+// SAFETY: as kernels/front.cu declares it.
+unsafe impl Params for One {}
 
 /// Where rows are quantised to; grown at first use, then kept.
 #[derive(Default)]
@@ -157,6 +207,9 @@ pub(crate) fn project(
         } else if let Some(matrix) = weights.floats(out.at()) {
             floats.push(matrix);
         }
+    }
+    if rows == 1 && floats.is_empty() && far.is_empty() && with_norm(device, &near, x, to) {
+        return Ok(());
     }
     // Floats take the rows as they are, and their flags.
     let fused = floats.is_empty() && far.is_empty() && fuse::quantise(device, x, rows, to);
@@ -275,32 +328,66 @@ fn launch_wide(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantise
     device.launch(wide, [blocks, 1, 1], WIDE_THREADS, &params);
 }
 
-/// One row: a block a multiprocessor, with the row and the rings of as many sets of warps as its
-/// shared memory has room for. A row that is too long even for those of one is left to others.
-fn launch_one(device: &Device, name: &str, some: &[(Form, Packed)], x: Quantised) -> bool {
-    let Some(&(form, _)) = some.first() else { return true };
+/// One row that comes with its norm, if that waits and all matrices go in one launch.
+fn with_norm(device: &Device, some: &[(Form, Packed)], x: &Rows, to: Quantised) -> bool {
+    let [(form, _), ..] = some else { return false };
+    let alike = |(other, _): &(Form, Packed)| hot(*other) == hot(*form);
+    let Some([one, ..]) = hot(*form).filter(|_| some.len() <= MATRICES_MAX) else { return false };
+    if !some.iter().all(alike) || one_launch(device, one, some, to, &Front::wide(x.width)).is_none()
+    {
+        return false;
+    }
+    let Some(Norm { x, w, out, width, eps, inverse }) = fuse::norm(device, x) else { return false };
+    let front = Front { x, w, out, width, eps, inverse };
+    let launch = one_launch(device, one, some, to, &front);
+    launch.iter().for_each(|launch| device.defer(Op::One { launch: *launch }));
+    true
+}
+
+impl Front {
+    /// Of a row of `width` values.
+    fn wide(width: usize) -> Self {
+        Self { width: width as i32, ..Self::default() }
+    }
+}
+
+/// One row: a block a multiprocessor, with the row, what its norm needs if there is one, and the
+/// rings of as many sets of warps as its shared memory has room for. None if the card lacks the
+/// kernel, or for a row that is too long even for the rings of one: it is left to others.
+fn one_launch(
+    device: &Device,
+    name: &'static str,
+    some: &[(Form, Packed)],
+    x: Quantised,
+    front: &Front,
+) -> Option<OneLaunch> {
+    let &(form, _) = some.first().filter(|_| device.has(name))?;
     let [tiles, slices, most] = if form.log == 5 { ONE_PAIR } else { ONE };
     let blocks = SLICE_VALUES >> form.log;
     let (scales, units) = if form.kind == Kind::K { (256, 64) } else { (64 * blocks, 0) };
     let ring = 8 * slices * tiles * (2048 + scales + units);
-    let row = x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks);
-    let room = (device.most_shared(name) as usize).saturating_sub(row);
-    let sets = (room / ring).min(most);
-    if sets == 0 {
-        return false;
-    }
-    let (params, parts) = operands(some, x, 1, tiles);
-    let (grid, threads) = (device.multiprocessors().min(parts as u32), sets * ONE_THREADS);
-    device.flush();
-    device.launch_with(name, [grid, 1, 1], threads as u32, (sets * ring + row) as u32, &params);
-    true
+    // A row before its norm, and the norm's weights.
+    let row = x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks) + 8 * front.width as usize;
+    let sets = ((device.most_shared(name) as usize).saturating_sub(row) / ring).min(most);
+    let (project, parts) = operands(some, x, 1, tiles);
+    (sets > 0).then(|| OneLaunch {
+        name,
+        grid: device.multiprocessors().min(parts as u32),
+        threads: (sets * ONE_THREADS) as u32,
+        shared: (sets * ring + row) as u32,
+        params: One { project, front: *front, residual: 0 },
+    })
 }
 
 /// One launch over the tiles of some matrices of one form.
 fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, rows: usize) {
     let (params, tiles) = operands(some, x, rows, 1);
     match (hot(form), rows) {
-        (Some([one, ..]), 1) if device.has(one) && launch_one(device, one, some, x) => return,
+        (Some([one, ..]), 1) => {
+            if let Some(launch) = one_launch(device, one, some, x, &Front::default()) {
+                return device.defer(Op::One { launch });
+            }
+        }
         (Some([_, few, ..]), 2..=FEW_ROWS) if device.has(few) => {
             return device.launch(few, [across(some, FEW_OUTPUTS), 1, 1], 256, &params);
         }
@@ -317,4 +404,37 @@ fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, ro
     let name = format!("{}_{at_once}", kernel(form));
     let grid = [tiles as u32, rows.div_ceil(TILE_ROWS * at_once) as u32, 1];
     device.launch(&name, grid, 256, &params);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn product(outs: &[u64], front: Front) -> OneLaunch {
+        let x = Quantised { q: 0, d: 0, sums: 0, spoilt: 0, slices: 1, rows_max: 64 };
+        let mut matrices = [Packed::default(); MATRICES_MAX];
+        matrices.iter_mut().zip(outs).for_each(|(matrix, out)| matrix.out = *out);
+        let project = Project { matrices, x, count: outs.len() as i32, rows: 1 };
+        let params = One { project, front, residual: 0 };
+        OneLaunch { name: "one_nibbles_k_32", grid: 1, threads: 256, shared: 0, params }
+    }
+
+    #[test]
+    fn a_product_is_added_where_it_gives_that_row_alone_and_reads_none_of_the_sum() {
+        let none = Front::default();
+        let sum = product(&[7], none).added(5, 7, 0).expect("it gives the row");
+        assert_eq!(sum.params.residual, 5);
+        let normed = Front { x: 5, ..none };
+        let refused = [
+            (product(&[7], none), 5, 8, 0),
+            (product(&[7], none), 5, 7, 16),
+            (product(&[7, 9], none), 5, 7, 0),
+            (product(&[7], normed), 5, 7, 0),
+            (product(&[7], none), 7, 7, 0),
+            (sum, 6, 7, 0),
+        ];
+        for (i, (product, x, y, width)) in refused.into_iter().enumerate() {
+            assert!(product.added(x, y, width).is_none(), "case {i}");
+        }
+    }
 }

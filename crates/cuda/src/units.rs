@@ -47,6 +47,7 @@ const PRODUCTS: Part = part!("products");
 const CACHE: Part = part!("cache");
 const QUANTISE: Part = part!("quantise");
 const OPERANDS: Part = part!("operands");
+const FRONT: Part = part!("front");
 
 /// Every source.
 pub const UNITS: [Unit; 14] = [
@@ -171,7 +172,7 @@ pub const UNITS: [Unit; 14] = [
     },
     Unit {
         name: "one",
-        parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("one")],
+        parts: &[PRELUDE, LAYOUT, PRODUCTS, QUANTISE, FRONT, part!("one")],
         kernels: &["one_nibbles_bf16_64"],
         shared: &[ONE_SHARED_BYTES],
         yields: true,
@@ -179,7 +180,7 @@ pub const UNITS: [Unit; 14] = [
     },
     Unit {
         name: "pair",
-        parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("pair")],
+        parts: &[PRELUDE, LAYOUT, PRODUCTS, QUANTISE, FRONT, part!("pair")],
         kernels: &["one_nibbles_f16_32", "one_nibbles_k_32"],
         shared: &[ONE_SHARED_BYTES; 2],
         yields: true,

@@ -11,7 +11,7 @@ use super::Checks;
 use super::input::{self, Kind, Noise};
 use crate::{Backend, BackendError, Gdn, Normed, RowAt, RowMap, Walk};
 
-const HIDDEN: usize = 256;
+const HIDDEN: usize = 512;
 const WIDE: usize = 512;
 const HEADS: Heads = Heads { query: 4, kv: 2, dim: 64 };
 const EPS: f32 = 1e-6;
@@ -23,8 +23,10 @@ const MLX: Format = Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 }
 
 pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
     let counts: &[usize] = checks.level.pick(&[1, 3, 8], &[1, 2, 3, 4, 7, 8, 9, 16, 17, 33]);
-    for (i, &rows) in counts.iter().enumerate() {
-        let format = [MLX, Format::Q4K, Format::Q8_0, Format::F16][i % 4];
+    let formats = [MLX, Format::Q4K, Format::Q8_0, Format::F16];
+    let all = counts.iter().copied().zip(formats.into_iter().cycle());
+    // One row may go ways of its own in each format.
+    for (i, (rows, format)) in all.chain([(1, Format::Q4K), (1, Format::Q4_1)]).enumerate() {
         let order = [HeadOrder::Grouped, HeadOrder::Tiled][i % 2];
         let shape = Gdn { keys: 2, values: 4, key_dim: 128, value_dim: 128, taps: 4, order };
         let case = format!("chained ops, {rows} rows, {format}, {order:?}");
@@ -252,6 +254,7 @@ impl<'a, B: Backend> Chain<'a, B> {
         let into = [&weights[2][0], &weights[2][1]];
         if self.steps {
             backend.rms_norm(x, &self.norm, EPS, rows, n);
+            backend.download(n, 0, &mut [0.0; HIDDEN]);
             backend.project(n, rows, &into, &mut [&mut *gate, &mut *up]);
             backend.download(x, 0, &mut [0.0; HIDDEN]);
             backend.silu_mul(gate, up, rows, act);
@@ -260,7 +263,10 @@ impl<'a, B: Backend> Chain<'a, B> {
             let from = Normed { x, w: &self.norm, eps: EPS, n };
             backend.norm_gated(from, rows, into, [gate, up], act);
         }
-        backend.project(act, rows, &[&weights[3][0]], &mut [y]);
+        backend.project(act, rows, &[&weights[3][0]], &mut [&mut *y]);
+        if self.steps {
+            backend.download(y, 0, &mut [0.0; HIDDEN]);
+        }
         backend.add(x, y, rows);
     }
 
