@@ -179,12 +179,19 @@ template <int KIND, int LOG> __device__ __forceinline__ void few_all(const Proje
     few_rows<KIND, LOG>(p, p.matrices[i], pair * PAIR, parts);
 }
 
-#define FEW(name, kind, log)                                                                       \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) name(const Project p) {            \
+// Blocks of a multiprocessor for K-quants: before Hopper shared memory has room for one.
+#if __CUDA_ARCH__ >= 900
+#define BLOCKS_K 2
+#else
+#define BLOCKS_K 1
+#endif
+
+#define FEW(name, kind, log, blocks)                                                               \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, blocks) name(const Project p) {       \
         COME;                                                                                      \
         few_all<kind, log>(p);                                                                     \
     }
 
-FEW(few_nibbles_bf16_64, KIND_BF16, 6)
-FEW(few_nibbles_f16_32, KIND_F16, 5)
-FEW(few_nibbles_k_32, KIND_K, 5)
+FEW(few_nibbles_bf16_64, KIND_BF16, 6, 2)
+FEW(few_nibbles_f16_32, KIND_F16, 5, 2)
+FEW(few_nibbles_k_32, KIND_K, 5, BLOCKS_K)
