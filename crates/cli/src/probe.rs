@@ -30,7 +30,9 @@ const KEPT_S: u64 = 7 * 24 * 3_600;
 /// A model that can't be opened, a device that is missing.
 pub fn run(args: &Probe) -> Result<()> {
     let settings = args.shared.settings(1);
-    let model = Model::open(&source::resolve(&args.shared.model)?, settings)?;
+    let mut model = Model::open(&source::resolve(&args.shared.model)?, settings)?;
+    // A machine that has no layer yet is measured all the same.
+    model.checkpoint.make_up();
     let threads = crate::serve::threads(&args.shared, 1);
     let mut probed = probed(&model, threads, args.again, args.name.clone())?;
     probed.listen.clone_from(&args.listen);

@@ -239,6 +239,12 @@ impl Catalog {
         Ok(units.filter(|(_, unit)| wanted(unit.part)).map(|(at, _)| at).collect())
     }
 
+    /// The numbers of the units that say what the model is, without any layer.
+    pub fn texts(&self) -> Vec<usize> {
+        let units = self.units.iter().enumerate();
+        units.filter(|(_, unit)| matches!(unit.part, Part::Text(_))).map(|(at, _)| at).collect()
+    }
+
     /// Bytes of units.
     pub fn bytes_of(&self, units: &[usize]) -> u64 {
         units.iter().map(|&unit| self.units[unit].bytes()).sum()
