@@ -1,13 +1,13 @@
 //! `baton store`: takes in what is pushed, and gives it on.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use store::{Access, Receiver, Shelf, Store};
+use store::{Access, Link, Receiver, Shelf, Store, StoreError};
 use weights::{Catalog, Checkpoint, Stock, catalog, unit};
 
 use crate::args::{StoreCommand, StoreServe};
@@ -37,12 +37,69 @@ fn folder_of(folder: Option<&PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// What every connection needs.
-struct Depot {
+/// What is given and taken at a door.
+pub struct Depot {
     access: Access,
     shelf: Shelf,
-    receiver: Receiver,
+    /// None where nothing is taken.
+    receiver: Option<Receiver>,
     connections: AtomicUsize,
+}
+
+impl Depot {
+    /// Gives from `shelf`, and takes where there is a `receiver`.
+    pub fn new(access: Access, shelf: Shelf, receiver: Option<Receiver>) -> Self {
+        Self { access, shelf, receiver, connections: AtomicUsize::new(0) }
+    }
+
+    /// What is given.
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// How links are made.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Serves a link whose handshake another door has done, unless too many are open.
+    pub fn welcome(&self, link: Link) {
+        let from = link.peer().to_owned();
+        if self.enters(&from) {
+            self.said(&from, store::attend_link(link, &self.shelf, self.receiver.as_ref()));
+            self.leaves();
+        }
+    }
+
+    fn enters(&self, from: &str) -> bool {
+        let has_room = self.connections.fetch_add(1, Ordering::Relaxed) < CONNECTIONS_MAX;
+        if !has_room {
+            self.leaves();
+            tracing::warn!("{from}: closed: {CONNECTIONS_MAX} connections are open");
+        }
+        has_room
+    }
+
+    fn leaves(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn attend(&self, stream: TcpStream, from: SocketAddr) {
+        let Self { access, shelf, receiver, .. } = self;
+        let attended = store::attend(stream, from, access, shelf, receiver.as_ref());
+        self.said(&from.to_string(), attended);
+        self.leaves();
+    }
+
+    fn said(&self, from: &str, attended: Result<Option<PathBuf>, Arc<StoreError>>) {
+        match attended {
+            Ok(Some(path)) => tracing::info!("{from}: has given all of {}", path.display()),
+            Ok(None) => {}
+            // Who pulls leaves without a word.
+            Err(error) if self.receiver.is_none() => tracing::debug!("{from}: {error}"),
+            Err(error) => tracing::info!("{from}: {error}"),
+        }
+    }
 }
 
 fn serve(args: &StoreServe) -> Result<()> {
@@ -54,9 +111,7 @@ fn serve(args: &StoreServe) -> Result<()> {
         let checkpoint = Checkpoint::open(&source::resolve(model)?)?;
         shelf.add(Arc::new(Stock::of(&checkpoint, source::cache_dir().ok().as_deref())?));
     }
-    let receiver = Receiver::new(store.clone());
-    let connections = AtomicUsize::new(0);
-    let depot = Depot { access, shelf, receiver, connections };
+    let depot = Depot::new(access, shelf, Some(Receiver::new(store.clone())));
     let mut doors = Vec::new();
     for &address in &args.listen {
         ring::address::check_key(depot.access.key.as_ref(), address)?;
@@ -75,35 +130,21 @@ fn serve(args: &StoreServe) -> Result<()> {
 }
 
 /// Takes connections in for ever.
-fn open(door: &TcpListener, depot: &Arc<Depot>) {
+pub fn open(door: &TcpListener, depot: &Arc<Depot>) {
     loop {
         // Out of descriptors, or the other end left already: neither ends a listener.
         let Ok((stream, from)) = door.accept() else {
             std::thread::sleep(REST);
             continue;
         };
-        if depot.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-            depot.connections.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("{from}: closed: {CONNECTIONS_MAX} connections are open");
+        if !depot.enters(&from.to_string()) {
             continue;
         }
         let at = depot.clone();
-        let attend = move || {
-            attend(stream, from, &at);
-            at.connections.fetch_sub(1, Ordering::Relaxed);
-        };
+        let attend = move || at.attend(stream, from);
         if std::thread::Builder::new().name("baton-store".into()).spawn(attend).is_err() {
-            depot.connections.fetch_sub(1, Ordering::Relaxed);
+            depot.leaves();
         }
-    }
-}
-
-fn attend(stream: TcpStream, from: std::net::SocketAddr, depot: &Depot) {
-    let Depot { access, shelf, receiver, .. } = depot;
-    match store::attend(stream, from, access, shelf, Some(receiver)) {
-        Ok(Some(path)) => tracing::info!("{from}: has given all of {}", path.display()),
-        Ok(None) => {}
-        Err(error) => tracing::info!("{from}: {error}"),
     }
 }
 

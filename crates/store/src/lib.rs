@@ -35,11 +35,11 @@ mod store;
 
 pub use error::StoreError;
 pub use fetch::{Fetch, Fetched};
-pub use link::{Access, HELLO, Link};
+pub use link::{Access, HELLO, HELLO_BYTES, Link};
 pub use progress::{Progress, Seen};
-pub use pull::fetch;
+pub use pull::{catalog, fetch};
 pub use push::{Pushed, push};
-pub use receive::{Receiver, attend};
+pub use receive::{Receiver, attend, attend_link};
 pub use serve::serve;
 pub use shelf::Shelf;
 pub use store::{Hold, Store, Usage};

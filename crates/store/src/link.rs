@@ -20,7 +20,8 @@ use crate::pull::TRIES;
 /// What a connector says in its first message, and the other end in its answer, before a byte that
 /// is 1 where records are enciphered and 2 where they are only authenticated.
 pub const HELLO: &[u8; 15] = b"baton store 1.0";
-const HELLO_BYTES: usize = HELLO.len() + 1;
+/// Bytes of a first message.
+pub const HELLO_BYTES: usize = HELLO.len() + 1;
 /// A handshake message of ours, which has one size.
 const MESSAGE_BYTES: usize = HELLO_BYTES + MESSAGE_OVERHEAD_BYTES;
 
@@ -54,8 +55,11 @@ impl Access {
         Self { key, cipher: Cipher::default(), encryption: Encryption::On, tries: TRIES }
     }
 
-    fn hello(&self) -> Vec<u8> {
-        [&HELLO[..], &[self.encryption as u8]].concat()
+    /// The first message of either end.
+    pub fn hello(&self) -> [u8; HELLO_BYTES] {
+        let mut hello = [self.encryption as u8; HELLO_BYTES];
+        hello[..HELLO.len()].copy_from_slice(HELLO);
+        hello
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use weights::Catalog;
+use weights::{Catalog, Digest};
 
+use crate::receive::ask_catalog;
 use crate::store::locked;
 use crate::{Access, Fetch, Fetched, Link, Progress, Store, StoreError};
 
@@ -59,6 +60,29 @@ pub fn fetch(
         sockets.close();
     });
     job.join()
+}
+
+/// The catalog of address `id`: the store's own, or that of the first of `sources` that knows it.
+///
+/// # Errors
+/// [`StoreError::Unreached`] with what each of them said, and more than [`ADDRESSES_MAX`].
+pub fn catalog(
+    store: &Store,
+    id: &Digest,
+    (sources, access): (&[String], &Access),
+) -> Result<Catalog, StoreError> {
+    check_count(sources)?;
+    if let Some(known) = store.catalog(id) {
+        return Ok(known);
+    }
+    let mut reasons = Vec::new();
+    for address in sources {
+        match Link::connect(address, access).and_then(|mut link| ask_catalog(&mut link, id)) {
+            Ok(catalog) => return Ok(catalog),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    Err(StoreError::Unreached { reasons: reasons.join("; ") })
 }
 
 pub(crate) fn check_count(addresses: &[String]) -> Result<(), StoreError> {

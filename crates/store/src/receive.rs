@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use weights::Catalog;
+use weights::{Catalog, Digest};
 
 use crate::message::{self, Kind, Offer};
 use crate::store::locked;
@@ -33,7 +33,18 @@ pub fn attend(
     shelf: &Shelf,
     receiver: Option<&Receiver>,
 ) -> Result<Option<PathBuf>, Arc<StoreError>> {
-    let mut link = Link::accept(stream, from, access)?;
+    attend_link(Link::accept(stream, from, access)?, shelf, receiver)
+}
+
+/// The same over a link whose handshake is done.
+///
+/// # Errors
+/// As [`attend`]'s.
+pub fn attend_link(
+    mut link: Link,
+    shelf: &Shelf,
+    receiver: Option<&Receiver>,
+) -> Result<Option<PathBuf>, Arc<StoreError>> {
     let mut payload = Vec::new();
     let kind = link.receive(&mut payload)?;
     if kind != Kind::Offer {
@@ -97,7 +108,7 @@ impl Receiver {
             Some(catalog) => catalog,
             None => match shelf.catalog(&offer.id) {
                 Some(catalog) => catalog,
-                None => ask_catalog(link, offer)?,
+                None => Arc::new(ask_catalog(link, &offer.id)?),
             },
         };
         let mut jobs = locked(&self.jobs);
@@ -127,16 +138,17 @@ impl Receiver {
     }
 }
 
-fn ask_catalog(link: &mut Link, offer: Offer) -> Result<Arc<Catalog>, StoreError> {
+/// The catalog of address `id`, of the other end.
+pub(crate) fn ask_catalog(link: &mut Link, id: &Digest) -> Result<Catalog, StoreError> {
     let mut payload = Vec::new();
-    link.send(Kind::AskCatalog, &offer.id)?;
+    link.send(Kind::AskCatalog, id)?;
     let kind = link.receive(&mut payload)?;
     if kind != Kind::Catalog {
         return Err(link.odd("message", "a catalog", format!("{kind:?}")));
     }
     let catalog = Catalog::parse(&payload)?;
-    match catalog.id() == offer.id {
-        true => Ok(Arc::new(catalog)),
-        false => Err(link.odd("catalog", "the one of the offer's address", "another")),
+    match catalog.id() == *id {
+        true => Ok(catalog),
+        false => Err(link.odd("catalog", "the one of that address", "another")),
     }
 }
