@@ -1,9 +1,11 @@
 //! `baton node`: an agent. Heads come in by its door, its core says what to do, and what it starts
 //! are processes of this very program.
 
+mod announce;
 mod child;
 mod door;
 mod find;
+mod supply;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use node::Agent;
 use node::agent::{Action, Channel, Event};
 use node::channel::Sender;
-use node::message::Facts;
+use node::message::{Coming, Facts};
 use ring::key::Key;
 
 use crate::args::NodeArgs;
@@ -24,7 +26,8 @@ use crate::notify::Manager;
 use crate::signal::Signals;
 use crate::{probe, source};
 
-use child::{Child, Starter};
+use child::{Child, Measured, Starter};
+use supply::Supply;
 
 /// Most things that have happened and were not looked at yet; more wait.
 const EVENTS_MAX: usize = 256;
@@ -58,9 +61,17 @@ pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
         .with_context(|| format!("can't listen on {address}"))?;
     let address = listener.local_addr()?;
     let (happened, happenings) = sync_channel(EVENTS_MAX);
-    door::open(listener, key, happened.clone())?;
-    stop_on_a_signal(happened.clone())?;
     let name = args.name.clone().unwrap_or_else(probe::host_name);
+    let folder = match &args.store {
+        Some(folder) => folder.clone(),
+        None => source::cache_dir()?.join("node").join(&name).join("store"),
+    };
+    let supply = Arc::new(Supply::open(&folder, args.store_gib, key.clone())?);
+    door::open(listener, key, happened.clone(), supply.depot().clone())?;
+    if args.announce {
+        announce::announce(name.clone(), address)?;
+    }
+    stop_on_a_signal(happened.clone())?;
     let starter = Arc::new(Starter {
         name: name.clone(),
         device: args.device.to_string(),
@@ -70,6 +81,7 @@ pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
         listen: std::net::SocketAddr::new(address.ip(), address.port() + 1),
         journal: journal(args, &name)?,
         log: log.to_owned(),
+        supply,
     });
     let facts = facts(&starter);
     let start = Instant::now();
@@ -78,6 +90,7 @@ pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
         start,
         channels: HashMap::new(),
         child: None,
+        coming: None,
         starter,
         happened,
         manager: Manager::of_this_process(),
@@ -112,6 +125,8 @@ struct Desk {
     start: Instant,
     channels: HashMap<Channel, Sender>,
     child: Option<Child>,
+    /// What the core was told of layers that come.
+    coming: Option<Coming>,
     starter: Arc<Starter>,
     happened: SyncSender<Happening>,
     manager: Manager,
@@ -123,9 +138,14 @@ impl Desk {
     fn step(&mut self, event: Event) -> bool {
         self.manager.alive();
         let mut over = self.hears(event);
-        if let Some(why) = self.child.as_mut().and_then(Child::ended) {
+        if let Some(why) = self.child.as_mut().and_then(|child| child.ended(&self.starter)) {
             self.child = None;
             over |= self.hears(Event::Ended(why));
+        }
+        let coming = self.child.as_ref().and_then(Child::coming);
+        if coming != self.coming {
+            self.coming = coming;
+            over |= self.hears(Event::Coming(coming));
         }
         let status = self.core.status();
         if status != self.status {
@@ -173,11 +193,7 @@ impl Desk {
                 }
             }
             Action::Start(launch) => match self.starter.start(&launch) {
-                Ok(child) => {
-                    let (rank, layout, id) = (launch.rank, &launch.layout, child.id());
-                    tracing::info!("rank {rank} of {layout}: process {id}");
-                    self.child = Some(child);
-                }
+                Ok(child) => self.child = Some(child),
                 Err(error) => {
                     let why = crate::line(&error);
                     tracing::warn!("rank {}: {why}", launch.rank);
@@ -189,16 +205,30 @@ impl Desk {
                     child.end();
                 }
             }
-            Action::Measure(wanted) => {
+            Action::Measure { wanted, again } => {
                 let (starter, happened) = (self.starter.clone(), self.happened.clone());
                 let measure = move || {
-                    let measured = starter.measure(&wanted).map_err(|error| crate::line(&error));
-                    let _ = happened.send(Happening::Event(Event::Measured(measured)));
+                    let event = match starter.measure(&wanted, again) {
+                        Ok(Measured::Facts(facts)) => Event::Measured(Ok(facts)),
+                        Ok(Measured::Lacks(why)) => Event::Lacks(why),
+                        Err(error) => Event::Measured(Err(crate::line(&error))),
+                    };
+                    let _ = happened.send(Happening::Event(event));
                 };
                 let thread = std::thread::Builder::new().name("baton-measure".into());
                 if let Err(error) = thread.spawn(measure) {
                     return Some(Event::Measured(Err(error.to_string())));
                 }
+            }
+            Action::Give(wanted) => {
+                let starter = self.starter.clone();
+                let give = move || {
+                    if let Err(error) = starter.give(&wanted) {
+                        tracing::warn!("the model is not given to others: {}", crate::line(&error));
+                    }
+                };
+                // Where there is no thread the head gives all of it.
+                let _ = std::thread::Builder::new().name("baton-give".into()).spawn(give);
             }
             Action::Note(text) => tracing::info!("node {}: {text}", self.starter.name),
             Action::Stopped => unreachable!("looked at before"),

@@ -72,6 +72,7 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         model.shapes.context_max
     );
     let app = app(args, &model, &head, text, (keys.clone(), plan.as_ref()))?;
+    let drain_ms = app.limits.drain_timeout_ms;
     let manager = Arc::new(Manager::of_this_process());
     runtime.spawn(report(manager.clone(), head.handle.clone()));
     runtime.spawn(async move {
@@ -86,7 +87,10 @@ pub fn run(args: &Serve, log: &str) -> Result<()> {
         tokio::select! {
             name = first => {
                 serving = head.handle.state() == RingState::Ready;
-                tracing::info!("{name}: no new requests, running replies may finish");
+                let seconds = drain_ms / 1_000;
+                tracing::info!(
+                    "{name}: no new requests, running replies may finish within {seconds} s"
+                );
                 manager.stopping();
             }
             _ = &mut head.gone => {}
@@ -131,7 +135,10 @@ fn app(
     app.keys = keys;
     app.origins.clone_from(&args.cors);
     app.prompt_pair = prompt_pair(model)?;
-    app.compared = plan.map(|plan| plan::compared(plan, model)).transpose()?;
+    app.compared = match &head.nodes {
+        Some(nodes) => Some(nodes.compared()),
+        None => plan.map(|plan| plan::compared(plan, model)).transpose()?,
+    };
     app.arith = model.settings.arith.to_string();
     app.nodes = head.nodes.as_ref().map(|nodes| nodes.status() as Arc<dyn api::Nodes>);
     let drain = args.drain.unwrap_or(if app.nodes.is_some() { DRAIN_NODES } else { DRAIN });

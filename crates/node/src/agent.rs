@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::Now;
 use crate::membership::BEAT;
-use crate::message::{Ballot, Facts, Launch, RankNews, RankState, ToHead, ToNode, Wanted};
+use crate::message::{Ballot, Coming, Facts, Launch, RankNews, RankState, ToHead, ToNode, Wanted};
 
 /// First pause before a rank that ended is started again; doubles up to the longest.
 pub const RESTART_PAUSE: Duration = Duration::from_millis(200);
@@ -31,6 +31,10 @@ pub enum Event {
     Ended(String),
     /// A measurement is done.
     Measured(Result<Value, String>),
+    /// Nothing could be measured: there is no such model here, and nobody said where to take it.
+    Lacks(String),
+    /// What the rank waits for before it starts; `None` once it has all.
+    Coming(Option<Coming>),
     /// Time goes on.
     Tick,
     /// The agent itself is to end.
@@ -49,7 +53,14 @@ pub enum Action {
     /// Ends the process, by force where it takes too long.
     End,
     /// Measures; [`Event::Measured`] comes once for it.
-    Measure(Wanted),
+    Measure {
+        /// The model.
+        wanted: Wanted,
+        /// Though there is a measurement that is kept.
+        again: bool,
+    },
+    /// Lets others take a model's units.
+    Give(Wanted),
     /// A line for the log.
     Note(String),
     /// Nothing runs any more.
@@ -82,6 +93,7 @@ pub struct Agent {
     pause: Duration,
     ends: u32,
     why: String,
+    coming: Option<Coming>,
     measuring: bool,
     told: Now,
     stops: bool,
@@ -102,6 +114,7 @@ impl Agent {
             pause: RESTART_PAUSE,
             ends: 0,
             why: String::new(),
+            coming: None,
             measuring: false,
             told: now,
             stops: false,
@@ -120,6 +133,9 @@ impl Agent {
             None => "no head".into(),
         };
         match (&self.running, self.process) {
+            (Some(launch), Process::Running { .. }) if self.coming.is_some() => {
+                format!("takes layers of rank {}, {head}", launch.rank)
+            }
             (Some(launch), Process::Running { .. }) => {
                 format!("rank {} of {}, {head}", launch.rank, launch.layout)
             }
@@ -141,12 +157,10 @@ impl Agent {
             }
             Event::Ended(why) => self.ended(now, why),
             Event::Measured(result) => {
-                self.measuring = false;
-                if let Some(head) = self.head {
-                    let said = result.map_or_else(ToHead::Unfit, ToHead::Measured);
-                    actions.push(Action::Say(head, said));
-                }
+                self.measured(result.map_or_else(ToHead::Unfit, ToHead::Measured), &mut actions);
             }
+            Event::Lacks(why) => self.measured(ToHead::Lacks(why), &mut actions),
+            Event::Coming(coming) => self.coming = coming,
             Event::Tick => {}
             Event::Stop => {
                 self.stops = true;
@@ -170,6 +184,11 @@ impl Agent {
         actions
     }
 
+    fn measured(&mut self, said: ToHead, actions: &mut Vec<Action>) {
+        self.measuring = false;
+        actions.extend(self.head.map(|head| Action::Say(head, said)));
+    }
+
     fn heard(&mut self, now: Now, from: Channel, message: ToNode, actions: &mut Vec<Action>) {
         match message {
             ToNode::Hello { .. } => {
@@ -188,11 +207,12 @@ impl Agent {
                 actions.push(Action::Close(from));
             }
             ToNode::Beat => {}
-            ToNode::Measure(wanted) => {
+            ToNode::Measure { wanted, again } => {
                 if !std::mem::replace(&mut self.measuring, true) {
-                    actions.push(Action::Measure(wanted));
+                    actions.push(Action::Measure { wanted, again });
                 }
             }
+            ToNode::Give(wanted) => actions.push(Action::Give(wanted)),
             ToNode::Run(launch) => {
                 if self.wanted.as_ref().is_none_or(|wanted| wanted.plan < launch.plan) {
                     (self.pause, self.ends, self.why) = (RESTART_PAUSE, 0, String::new());
@@ -222,6 +242,7 @@ impl Agent {
     }
 
     fn ended(&mut self, now: Now, why: String) {
+        self.coming = None;
         match self.process {
             Process::Ending => {
                 self.process = Process::None;
@@ -276,6 +297,6 @@ impl Agent {
             Process::Pausing { .. } => RankState::Pausing,
         };
         let (plan, rank, ends) = (launch.plan, launch.rank, self.ends);
-        Some(RankNews { plan, rank, state, ends, why: self.why.clone() })
+        Some(RankNews { plan, rank, state, ends, why: self.why.clone(), coming: self.coming })
     }
 }

@@ -27,7 +27,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// A message goes out within so long, or the channel is over.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the first message of each end carries.
-const PROTOCOL: &[u8; 16] = b"baton node 1\0\0\0\0";
+const PROTOCOL: &Hello = b"baton node 1\0\0\0\0";
 const HANDSHAKE_BYTES: usize = PROTOCOL.len() + MESSAGE_OVERHEAD_BYTES;
 
 /// The sending side.
@@ -77,13 +77,24 @@ pub fn dial(address: &str, key: Option<&Key>) -> Result<Channel, NodeError> {
     Err(failed)
 }
 
-/// Answers a head that has connected.
+/// What a connector says in its first message, and the other end in its answer.
+pub type Hello = [u8; 16];
+
+/// Who has connected to an agent.
+pub enum Caller {
+    /// A head.
+    Head(Box<Channel>),
+    /// Who said the other hello; what its handshake gave.
+    Other(TcpStream, Box<(Sealer, Opener)>),
+}
+
+/// Answers a head that has connected, or who says `other`: one port serves both.
 ///
 /// # Errors
 /// As [`dial`]'s.
-pub fn answer(stream: TcpStream, key: Option<&Key>) -> Result<Channel, NodeError> {
+pub fn answer(stream: TcpStream, key: Option<&Key>, other: &Hello) -> Result<Caller, NodeError> {
     let from = stream.peer_addr().map_or_else(|e| e.to_string(), |from| from.to_string());
-    let answered = take(stream, &key_of(key));
+    let answered = take(stream, &key_of(key), other);
     answered.map_err(|broke| match broke {
         Broke::Io(error) => NodeError::Unreachable { address: from, reason: error.to_string() },
         Broke::Other(error) => error,
@@ -144,7 +155,7 @@ fn call(stream: TcpStream, key: &Key) -> Result<Channel, Broke> {
     Ok(Channel::new(stream, finished.records(true))?)
 }
 
-fn take(stream: TcpStream, key: &Key) -> Result<Channel, Broke> {
+fn take(stream: TcpStream, key: &Key, other: &Hello) -> Result<Caller, Broke> {
     stream.set_nodelay(true)?;
     let mut timed = Timed::new(&stream, HANDSHAKE_TIMEOUT);
     let ours = preamble::encode(Cipher::ChaChaPoly);
@@ -154,10 +165,17 @@ fn take(stream: TcpStream, key: &Key) -> Result<Channel, Broke> {
     let prologue = preamble::prologue(&theirs, &ours);
     let acceptor = handshake::accept(key, Cipher::ChaChaPoly, &prologue);
     let (answering, payload) = acceptor.called(&message)?;
-    check(&stream, &payload)?;
-    let (finished, message) = answering.answer(PROTOCOL)?;
+    let is_other = payload[..] == other[..];
+    if !is_other {
+        check(&stream, &payload)?;
+    }
+    let (finished, message) = answering.answer(if is_other { other } else { PROTOCOL })?;
     timed.write_message(&message)?;
-    Ok(Channel::new(stream, finished.records(true))?)
+    let records = finished.records(true);
+    Ok(match is_other {
+        true => Caller::Other(stream, Box::new(records)),
+        false => Caller::Head(Box::new(Channel::new(stream, records)?)),
+    })
 }
 
 fn check(stream: &TcpStream, payload: &[u8]) -> Result<(), NodeError> {

@@ -4,14 +4,19 @@
 //! ends again and again, makes a new one of what is left. Nodes that join or come back change
 //! nothing before a drain boundary: a ring that is idle, or [`Event::Replan`].
 
+mod gather;
+mod planning;
+mod terms;
+
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::Value;
+use crate::membership::{BEAT, Look, Member, Membership};
+use crate::message::{Ballot, Launch, ToHead, ToNode, Wanted};
+use crate::{NODES_MAX, Now};
 
-use crate::Now;
-use crate::membership::{BEAT, Look, Member, Membership, State};
-use crate::message::{Ballot, Launch, RankState, ToHead, ToNode, Wanted};
+use gather::{Measure, Recheck};
+use planning::Cause;
+pub use terms::{Action, Event, Line, Plan};
 
 /// How long nodes that are not there yet are waited for before the first plan.
 pub const GATHER: Duration = Duration::from_secs(10);
@@ -27,104 +32,6 @@ pub const LEFT_OUT: Duration = Duration::from_secs(120);
 pub const IDLE_WAIT: Duration = Duration::from_secs(5);
 /// A plan takes another's place at a drain boundary where its time is at most this part of it.
 pub const BETTER: f64 = 0.95;
-/// Fewest time between two plans, where the first gave none.
-const PLAN_PAUSE: Duration = Duration::from_secs(1);
-
-/// Who runs what; the head itself is rank 0.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// Which one; later ones have higher numbers.
-    pub number: u64,
-    /// The other ranks, in order: node and launch.
-    pub seats: Vec<(usize, Launch)>,
-    /// For people: which node holds which layers.
-    pub line: String,
-    /// Its predicted time by what it is for; less is better.
-    pub time_s: f64,
-}
-
-/// What happens to a head.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// A channel to a node stands.
-    Opened(usize),
-    /// A node could not be reached, or its channel ended, and why.
-    Broke(usize, String),
-    /// A node said something.
-    Heard(usize, ToHead),
-    /// What an [`Action::Plan`] gave: none where nothing fits, and why.
-    Planned(Result<Plan, String>),
-    /// Whether requests run or wait.
-    Load {
-        /// Some do.
-        busy: bool,
-    },
-    /// A user asks for a new plan now.
-    Replan,
-    /// Time goes on.
-    Tick,
-    /// The server ends.
-    Drain,
-}
-
-/// What a head does.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Reach for a node.
-    Dial(usize),
-    /// End its channel.
-    Close(usize),
-    /// Say something to it.
-    Say(usize, ToNode),
-    /// Make a plan of these nodes and the head; [`Event::Planned`] is the answer.
-    Plan {
-        /// Its number.
-        number: u64,
-        /// Who may hold layers.
-        nodes: Vec<usize>,
-    },
-    /// Rank 0 goes over to this plan.
-    Move(Box<Plan>),
-    /// What the service waits for, where there is no plan.
-    Waiting(String),
-    /// A line for the log.
-    Note(String),
-    /// Another head has taken over: end.
-    End(String),
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Measure {
-    None,
-    Asked(Now),
-    Done(Value),
-    Unfit(Now, String),
-}
-
-/// Why a plan is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    First,
-    Lost,
-    Joined,
-    Asked,
-}
-
-/// A node as users see it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
-    /// Its name.
-    pub name: String,
-    /// Whether it is there.
-    pub state: State,
-    /// Why it is not, or holds nothing.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub why: String,
-    /// Its rank, where it has one.
-    pub rank: Option<u32>,
-    /// How often its agent came back as another process.
-    pub returns: u32,
-}
 
 /// The core of a head.
 #[derive(Debug)]
@@ -134,6 +41,9 @@ pub struct Head {
     /// Whose channel has our claim.
     claimed: Vec<bool>,
     measures: Vec<Measure>,
+    /// Which nodes were asked to let others take the model from them.
+    gives: Vec<bool>,
+    recheck: Recheck,
     left_out: Vec<Option<Now>>,
     wanted: Vec<Wanted>,
     replan_wait: Duration,
@@ -164,16 +74,15 @@ impl Head {
         replan_wait: Duration,
         now: Now,
     ) -> Self {
-        let (names, wanted): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
-        let table = Membership::new(names, now);
-        let count = table.members().len();
-        Self {
-            table,
+        let mut head = Self {
+            table: Membership::new([], now),
             ballot: Ballot { epoch: ballot.epoch.max(1), head: ballot.head.max(1) },
-            claimed: vec![false; count],
-            measures: vec![Measure::None; count],
-            left_out: vec![None; count],
-            wanted,
+            claimed: Vec::new(),
+            measures: Vec::new(),
+            gives: Vec::new(),
+            recheck: Recheck::default(),
+            left_out: Vec::new(),
+            wanted: Vec::new(),
             replan_wait,
             start: now,
             number: 0,
@@ -185,20 +94,28 @@ impl Head {
             idle: Some(now),
             beat: now,
             over: false,
-        }
+        };
+        nodes.into_iter().for_each(|(name, wanted)| head.add(name, wanted, now));
+        head
+    }
+
+    /// One more node, behind the others; it joins as any that comes late.
+    ///
+    /// # Panics
+    /// Beyond [`NODES_MAX`].
+    pub fn add(&mut self, name: String, wanted: Wanted, now: Now) {
+        assert!(self.wanted.len() < NODES_MAX, "{NODES_MAX} nodes at most");
+        self.table.add(name, now);
+        self.claimed.push(false);
+        self.measures.push(Measure::None);
+        self.gives.push(false);
+        self.left_out.push(None);
+        self.wanted.push(wanted);
     }
 
     /// The table.
     pub fn members(&self) -> &[Member] {
         self.table.members()
-    }
-
-    /// What was measured of a node.
-    pub fn measured(&self, node: usize) -> Option<&Value> {
-        match &self.measures[node] {
-            Measure::Done(value) => Some(value),
-            _ => None,
-        }
     }
 
     /// The model as a node looks for it.
@@ -220,17 +137,9 @@ impl Head {
     pub fn lines(&self) -> Vec<Line> {
         let line = |(node, member): (usize, &Member)| {
             let rank = self.seat(node).map(|launch| launch.rank);
-            let why = match (&self.measures[node], member.state) {
-                (Measure::Unfit(_, why), State::Up) => why.clone(),
-                (Measure::Asked(_), State::Up) => "measures itself".into(),
-                (_, State::Up) => {
-                    let news = member.rank.as_ref().filter(|news| news.ends > 0);
-                    news.map(|news| format!("its rank ended: {}", news.why)).unwrap_or_default()
-                }
-                _ => member.why.clone(),
-            };
             let Member { name, state, returns, .. } = member;
-            Line { name: name.clone(), state: *state, why, rank, returns: *returns }
+            let (name, why) = (name.clone(), self.why(node));
+            Line { name, state: *state, why, rank, returns: *returns }
         };
         self.members().iter().enumerate().map(line).collect()
     }
@@ -250,7 +159,13 @@ impl Head {
             Event::Broke(node, why) => self.broke(now, node, &why, &mut actions),
             Event::Heard(node, message) => self.heard(now, node, message, &mut actions),
             Event::Planned(result) => self.settled(now, result, &mut actions),
-            Event::Load { busy: true } => self.idle = None,
+            Event::Supplied(node, found) => self.supplied(now, node, found, &mut actions),
+            Event::MeasuredAgain => self.recheck.own_done(),
+            Event::Off => self.recheck.due(),
+            Event::Load { busy: true } => {
+                self.idle = None;
+                self.recheck.disturb();
+            }
             Event::Load { busy: false } => {
                 self.idle.get_or_insert(now);
             }
@@ -270,9 +185,7 @@ impl Head {
 
     fn broke(&mut self, now: Now, node: usize, why: &str, actions: &mut Vec<Action>) {
         self.claimed[node] = false;
-        if matches!(self.measures[node], Measure::Asked(_)) {
-            self.measures[node] = Measure::None;
-        }
+        self.forget(node);
         let was = self.table.is_up(node);
         self.table.broke(node, why, now);
         if was {
@@ -322,15 +235,8 @@ impl Head {
                     actions.push(self.state_of(node));
                 }
             }
-            ToHead::Measured(value) => {
-                self.table.heard(node, None, now);
-                self.measures[node] = Measure::Done(value);
-            }
-            ToHead::Unfit(why) => {
-                self.table.heard(node, None, now);
-                let name = &self.members()[node].name;
-                actions.push(Action::Note(format!("node {name} can't take part: {why}")));
-                self.measures[node] = Measure::Unfit(now, why);
+            said @ (ToHead::Measured(_) | ToHead::Unfit(_) | ToHead::Lacks(_)) => {
+                self.told(now, node, said, actions);
             }
         }
     }
@@ -380,140 +286,8 @@ impl Head {
             if beats {
                 actions.push(Action::Say(node, ToNode::Beat));
             }
-            let asks = match &self.measures[node] {
-                Measure::None => true,
-                Measure::Asked(at) => now.saturating_sub(*at) >= MEASURE_TIMEOUT,
-                Measure::Unfit(at, _) => now.saturating_sub(*at) >= UNFIT_PAUSE,
-                Measure::Done(_) => false,
-            };
-            if asks {
-                self.measures[node] = Measure::Asked(now);
-                actions.push(Action::Say(node, ToNode::Measure(self.wanted[node].clone())));
-            }
+            self.ask_node(now, node, actions);
             self.failing(now, node, actions);
         }
-    }
-
-    /// Leaves a node out whose rank ends again and again.
-    fn failing(&mut self, now: Now, node: usize, actions: &mut Vec<Action>) {
-        if self.left_out[node].is_some_and(|until| now >= until) {
-            self.left_out[node] = None;
-        }
-        let number = self.plan.as_ref().map(|plan| plan.number);
-        let Some(news) = &self.members()[node].rank else { return };
-        let ends = Some(news.plan) == number && news.ends >= ENDS_MAX;
-        if ends && news.state != RankState::Ending && self.left_out[node].is_none() {
-            let name = &self.members()[node].name;
-            let text = format!("node {name} is left out: its rank ended: {}", news.why);
-            actions.push(Action::Note(text));
-            self.left_out[node] = Some(now + LEFT_OUT);
-        }
-    }
-
-    /// Whether a node may be given a rank.
-    fn is_usable(&self, node: usize) -> bool {
-        self.table.is_up(node)
-            && self.claimed[node]
-            && self.left_out[node].is_none()
-            && matches!(self.measures[node], Measure::Done(_))
-    }
-
-    /// Who may be given a rank.
-    pub fn usable(&self) -> Vec<usize> {
-        (0..self.claimed.len()).filter(|node| self.is_usable(*node)).collect()
-    }
-
-    /// Whether a plan is due.
-    fn consider(&mut self, now: Now, actions: &mut Vec<Action>) {
-        if self.planning.is_some() {
-            return;
-        }
-        let Some(plan) = &self.plan else {
-            let due = self.considered != self.usable() || self.number == 0;
-            let rested = self.number == 0 || now.saturating_sub(self.planned) >= PLAN_PAUSE;
-            if due && rested && self.is_gathered(now) {
-                self.ask(Cause::First, now, actions);
-            }
-            return;
-        };
-        let out = |node: &usize| self.left_out[*node].is_some();
-        let is_there = |node: &usize| self.table.is_up(*node) && self.claimed[*node];
-        let nodes: Vec<usize> = plan.seats.iter().map(|(node, _)| *node).collect();
-        if nodes.iter().all(|node| is_there(node) && !out(node)) {
-            self.hole = None;
-        } else {
-            let since = *self.hole.get_or_insert(now);
-            if nodes.iter().any(out) || now.saturating_sub(since) >= self.replan_wait {
-                self.ask(Cause::Lost, now, actions);
-            }
-            return;
-        }
-        let usable = self.usable();
-        self.considered.retain(|node| usable.contains(node));
-        let idle = self.idle.is_some_and(|since| now.saturating_sub(since) >= IDLE_WAIT);
-        if idle && self.considered != usable {
-            self.ask(Cause::Joined, now, actions);
-        }
-    }
-
-    /// Whether there is nobody left to wait for.
-    fn is_gathered(&self, now: Now) -> bool {
-        let waited = now.saturating_sub(self.start);
-        (0..self.claimed.len()).all(|node| {
-            match (&self.measures[node], self.members()[node].state) {
-                (Measure::Done(_) | Measure::Unfit(..), _) => true,
-                (Measure::Asked(_), State::Up) => waited >= GATHER + MEASURE_TIMEOUT,
-                _ => waited >= GATHER,
-            }
-        })
-    }
-
-    fn ask(&mut self, cause: Cause, now: Now, actions: &mut Vec<Action>) {
-        if self.planning.is_some() {
-            return;
-        }
-        self.number += 1;
-        (self.planning, self.planned) = (Some(cause), now);
-        self.considered = self.usable();
-        actions.push(Action::Plan { number: self.number, nodes: self.considered.clone() });
-    }
-
-    fn settled(&mut self, now: Now, result: Result<Plan, String>, actions: &mut Vec<Action>) {
-        let Some(cause) = self.planning.take() else { return };
-        self.hole = None;
-        let plan = match result {
-            Ok(plan) => plan,
-            Err(why) => {
-                if matches!(cause, Cause::First | Cause::Lost) {
-                    self.plan = None;
-                    actions.push(Action::Waiting(why));
-                } else {
-                    actions.push(Action::Note(format!("no other plan: {why}")));
-                }
-                return;
-            }
-        };
-        let is_same = self.plan.as_ref().is_some_and(|old| old.line == plan.line);
-        let is_better = self.plan.as_ref().is_none_or(|old| plan.time_s <= old.time_s * BETTER);
-        let moves = match cause {
-            Cause::First | Cause::Lost => true,
-            Cause::Joined => !is_same && is_better,
-            Cause::Asked => !is_same,
-        };
-        if !moves {
-            actions.push(Action::Note(format!("the plan stays: {}", plan.line)));
-            return;
-        }
-        self.idle = self.idle.map(|_| now);
-        let rests = (0..self.claimed.len())
-            .filter(|node| self.claimed[*node] && plan.seats.iter().all(|(at, _)| at != node));
-        actions.extend(rests.map(|node| Action::Say(node, ToNode::Rest)));
-        for (node, launch) in &plan.seats {
-            if self.claimed[*node] {
-                actions.push(Action::Say(*node, ToNode::Run(Box::new(launch.clone()))));
-            }
-        }
-        actions.push(Action::Move(Box::new(plan.clone())));
-        self.plan = Some(plan);
     }
 }

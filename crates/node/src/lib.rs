@@ -17,6 +17,7 @@ mod error;
 pub mod file;
 pub mod head;
 pub mod journal;
+pub mod mdns;
 pub mod membership;
 pub mod message;
 

@@ -89,7 +89,16 @@ pub struct Membership(Vec<Member>);
 impl Membership {
     /// Nodes of these names, none of which was heard of.
     pub fn new(names: impl IntoIterator<Item = String>, now: Now) -> Self {
-        let member = |(at, name): (usize, String)| Member {
+        let mut table = Self(Vec::new());
+        names.into_iter().for_each(|name| table.add(name, now));
+        table
+    }
+
+    /// One more node, which was not heard of either.
+    pub fn add(&mut self, name: String, now: Now) {
+        // Not all at once.
+        let due = now + Duration::from_millis(self.0.len() as u64 * 20);
+        self.0.push(Member {
             name,
             state: State::Joining,
             since: now,
@@ -98,12 +107,10 @@ impl Membership {
             returns: 0,
             facts: Facts::default(),
             rank: None,
-            // Not all at once.
-            link: Link::Due(now + Duration::from_millis(at as u64 * 20)),
+            link: Link::Due(due),
             heard: now,
             pause: DIAL_PAUSE,
-        };
-        Self(names.into_iter().enumerate().map(member).collect())
+        });
     }
 
     /// All lines, in the order of their names at the start.

@@ -12,6 +12,8 @@ use crate::NodeError;
 pub const ARGUMENTS_MAX: usize = 64;
 /// Most bytes of an argument, a name or a reason.
 pub const TEXT_BYTES_MAX: usize = 4_096;
+/// Most addresses that units come from.
+pub const SOURCES_MAX: usize = 8;
 
 /// Whose claim on an agent counts: the higher one. `epoch` grows with each head that takes over,
 /// `head` is drawn at random when a head starts, so no two are equal.
@@ -77,6 +79,27 @@ pub struct Wanted {
     pub digest: String,
     /// The settings, as arguments.
     pub arguments: Vec<String>,
+    /// Where a node that has no such file takes it from; none as long as it is not known to lack
+    /// it.
+    pub units: Option<Units>,
+}
+
+/// A model's units, and who has some.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Units {
+    /// The catalog's address, in hexadecimal.
+    pub catalog: String,
+    /// Machines that give, `HOST:PORT`; what they lack is taken from others.
+    pub sources: Vec<String>,
+}
+
+/// Bytes of layers that a node takes before its rank starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coming {
+    /// That came.
+    pub moved: u64,
+    /// That were not there.
+    pub missing: u64,
 }
 
 /// A rank that a node is to run.
@@ -88,6 +111,8 @@ pub struct Launch {
     pub rank: u32,
     /// Who holds what.
     pub layout: String,
+    /// The rank's layers, half-open.
+    pub layers: (u32, u32),
     /// Its model.
     pub wanted: Wanted,
     /// What a stage takes beside the model and where it listens.
@@ -110,7 +135,14 @@ pub enum ToNode {
     /// Still there.
     Beat,
     /// Measure yourself on this model.
-    Measure(Wanted),
+    Measure {
+        /// The model.
+        wanted: Wanted,
+        /// Though there is a measurement that is kept.
+        again: bool,
+    },
+    /// Let others take this model's units from you.
+    Give(Wanted),
     /// Run this rank, and no other.
     Run(Box<Launch>),
     /// Run none.
@@ -166,6 +198,8 @@ pub struct RankNews {
     pub ends: u32,
     /// How the last one ended, or why none starts.
     pub why: String,
+    /// What has to come before it starts, while it comes.
+    pub coming: Option<Coming>,
 }
 
 /// What an agent says.
@@ -189,8 +223,10 @@ pub enum ToHead {
     Beat(Option<RankNews>),
     /// What was measured; what it means is the planner's to know.
     Measured(Value),
-    /// The node can't: no such model, no such device.
+    /// The node can't: no such device, a measurement that failed.
     Unfit(String),
+    /// The node has no such model, and could take it from others.
+    Lacks(String),
 }
 
 /// A message's bytes.
@@ -214,10 +250,10 @@ pub fn of_head(bytes: &[u8]) -> Result<ToNode, NodeError> {
     let message: ToNode = decode(bytes)?;
     match &message {
         ToNode::Run(launch) => {
-            check_arguments(&launch.arguments)?;
-            check_arguments(&launch.wanted.arguments)?;
+            check_texts("arguments", &launch.arguments, ARGUMENTS_MAX)?;
+            check_wanted(&launch.wanted)?;
         }
-        ToNode::Measure(wanted) => check_arguments(&wanted.arguments)?,
+        ToNode::Measure { wanted, .. } | ToNode::Give(wanted) => check_wanted(wanted)?,
         _ => {}
     }
     Ok(message)
@@ -235,13 +271,20 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NodeError> {
     serde_json::from_slice(bytes).map_err(|error| NodeError::BadMessage(error.to_string()))
 }
 
-fn check_arguments(arguments: &[String]) -> Result<(), NodeError> {
-    let long = arguments.iter().map(String::len).max().unwrap_or(0);
-    if arguments.len() > ARGUMENTS_MAX || long > TEXT_BYTES_MAX {
+fn check_wanted(wanted: &Wanted) -> Result<(), NodeError> {
+    check_texts("arguments", &wanted.arguments, ARGUMENTS_MAX)?;
+    match &wanted.units {
+        Some(units) => check_texts("sources", &units.sources, SOURCES_MAX),
+        None => Ok(()),
+    }
+}
+
+fn check_texts(what: &str, texts: &[String], max: usize) -> Result<(), NodeError> {
+    let long = texts.iter().map(String::len).max().unwrap_or(0);
+    if texts.len() > max || long > TEXT_BYTES_MAX {
         let found = format!(
-            "{} arguments, the longest of {long} bytes: at most {ARGUMENTS_MAX} of \
-             {TEXT_BYTES_MAX}",
-            arguments.len()
+            "{} {what}, the longest of {long} bytes: at most {max} of {TEXT_BYTES_MAX}",
+            texts.len()
         );
         return Err(NodeError::BadMessage(found));
     }
@@ -277,6 +320,14 @@ mod tests {
             let error = of(count, bytes).unwrap_err().to_string();
             assert!(error.contains("at most 64 of 4096"), "{error}");
         }
+        let of = |count| {
+            let units = Units { sources: vec!["a:1".into(); count], ..Units::default() };
+            let wanted = Wanted { units: Some(units), ..Wanted::default() };
+            of_head(&encode(&ToNode::Give(wanted), usize::MAX).unwrap())
+        };
+        assert!(of(SOURCES_MAX).is_ok());
+        let error = of(SOURCES_MAX + 1).unwrap_err().to_string();
+        assert!(error.contains("9 sources"), "{error}");
         let beat = encode(&ToNode::Beat, 6).unwrap();
         assert_eq!(beat.len(), 6);
         assert!(matches!(

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use grammar::{GrammarError, Grammars};
-use placement::truth::{Expected, Truth};
+use placement::truth::{Advice, Expected, Truth};
 use ring::head::Handle;
 use text::Text;
 use tokio::net::TcpListener;
@@ -55,8 +55,8 @@ pub struct App {
 /// A prediction, and how often what is measured is held against it.
 #[derive(Clone, Debug)]
 pub struct Compared {
-    /// What was predicted and measured; whoever plans anew reads its advice.
-    pub truth: Arc<Mutex<Truth>>,
+    /// What was predicted and measured; none as long as there is no plan.
+    pub truth: Arc<Mutex<Option<Truth>>>,
     /// The tenth part of a window.
     pub tick: Duration,
 }
@@ -64,11 +64,28 @@ pub struct Compared {
 impl Compared {
     /// In windows of ten seconds.
     pub fn new(expected: Expected) -> Self {
-        Self { truth: Arc::new(Mutex::new(Truth::new(expected))), tick: Duration::from_secs(1) }
+        let compared = Self::without();
+        compared.expect(expected);
+        compared
+    }
+
+    /// Of a server whose plan is still to come.
+    pub fn without() -> Self {
+        Self { truth: Arc::default(), tick: Duration::from_secs(1) }
+    }
+
+    /// What a new plan predicts; what was measured before says nothing of it.
+    pub fn expect(&self, expected: Expected) {
+        *self.known() = Some(Truth::new(expected));
+    }
+
+    /// Whether what is measured has been other than predicted for long.
+    pub fn is_off(&self) -> bool {
+        self.known().as_ref().is_some_and(|truth| truth.advice() != Advice::Keep)
     }
 
     /// What is known now.
-    fn known(&self) -> MutexGuard<'_, Truth> {
+    fn known(&self) -> MutexGuard<'_, Option<Truth>> {
         self.truth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -40,7 +40,9 @@ pub(super) async fn watch(shared: Arc<Shared>, compared: Compared) {
             running += shared.app.handle.facts().running;
         }
         let window = window(&shared, since, began.elapsed(), f64::from(running) / f64::from(TICKS));
-        compared.known().add(&window);
+        if let Some(truth) = &mut *compared.known() {
+            truth.add(&window);
+        }
     }
 }
 
@@ -65,7 +67,8 @@ fn window(shared: &Shared, since: Mark, took: Duration, streams: f64) -> Window 
 
 /// Prometheus' text: predictions, and measurements once there are some.
 pub(super) fn write(out: &mut String, compared: &Compared) {
-    let truth = &*compared.known();
+    let known = compared.known();
+    let Some(truth) = &*known else { return };
     let (told, found) = (truth.expected(), truth.measured());
     let mut gauge = |name: &str, values: &[(String, Option<f64>)]| {
         let known = || values.iter().filter_map(|(labels, value)| Some((labels, (*value)?)));
@@ -100,7 +103,8 @@ pub(super) fn write(out: &mut String, compared: &Compared) {
 
 /// The same for people and the page; null without a plan.
 pub(super) fn told(compared: Option<&Compared>) -> Value {
-    let Some(truth) = compared.map(Compared::known) else { return Value::Null };
+    let known = compared.map(Compared::known);
+    let Some(truth) = known.as_ref().and_then(|known| known.as_ref()) else { return Value::Null };
     let (told, found) = (truth.expected(), truth.measured());
     let ms = |time_s: f64| time_s * 1e3;
     json!({

@@ -131,7 +131,7 @@ fn what_was_planned_stands_beside_what_is_measured() {
         streams: 1.0,
         ..Window::default()
     };
-    (0..WINDOWS).for_each(|_| truth.lock().unwrap().add(&slow));
+    (0..WINDOWS).for_each(|_| truth.lock().unwrap().as_mut().unwrap().add(&slow));
     assert!(has("baton_measured_token_seconds 0.02") && has("baton_plan_is_off 1"));
     let plan = get(server.addr, "/health").json()["plan"].clone();
     assert_eq!(plan["measured"]["token_ms"], json!(20.0));

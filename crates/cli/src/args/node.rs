@@ -23,6 +23,9 @@ pub struct NodeArgs {
     /// What this machine is called [default: its host name].
     #[arg(long)]
     pub name: Option<String>,
+    /// Answer heads that ask on the link who has an agent, as `serve --nodes auto` does.
+    #[arg(long)]
+    pub announce: bool,
     /// What its rank computes on: cpu, cuda:N or gpu:N.
     #[arg(long, value_name = "DEVICE", default_value_t = Device::Cpu)]
     pub device: Device,
@@ -35,6 +38,12 @@ pub struct NodeArgs {
     /// A folder with models, beside those that are found by name.
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,
+    /// Where layers that it was given are kept [default: beside the cache].
+    #[arg(long, value_name = "FOLDER")]
+    pub store: Option<PathBuf>,
+    /// Most room for them, in GiB; what was used longest ago goes first.
+    #[arg(long, value_name = "GIB", default_value_t = 200.0)]
+    pub store_gib: f64,
     /// Where what its rank says is kept, in two files of 4 MiB [default: beside the cache].
     #[arg(long, value_name = "FOLDER")]
     pub journal: Option<PathBuf>,
@@ -43,8 +52,10 @@ pub struct NodeArgs {
 /// What `baton serve` does with nodes.
 #[derive(Args, Clone, Debug)]
 pub struct ByNodes {
-    /// Give ranks to machines that run `baton node`: a file that lists them.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["layout", "world", "next", "group"])]
+    /// Give ranks to machines that run `baton node`: a file that lists them, or auto for those with
+    /// --announce that answer on the link and prove the key; auto=ADDR names this machine's address
+    /// on it.
+    #[arg(long, value_name = "FILE|auto", conflicts_with_all = ["layout", "world", "next", "group"])]
     pub nodes: Option<PathBuf>,
     /// How long a node that is gone may take to come back before its layers go elsewhere.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds,

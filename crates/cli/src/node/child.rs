@@ -1,19 +1,22 @@
-//! A node's rank, as a process that ends with its agent, and a node's measurement.
+//! A node's rank: the layers that it takes, then a process that ends with its agent; and a node's
+//! measurement.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use node::journal::Journal;
-use node::message::{Launch, Wanted};
+use node::message::{Coming, Launch, Wanted};
 use placement::Facts;
 use ring::key::SECRET_BYTES;
 use serde_json::Value;
 
 use super::find::find;
+use super::supply::{Supply, Taking};
 
 /// How long a rank may take to end before it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
@@ -43,23 +46,55 @@ pub struct Starter {
     pub journal: PathBuf,
     /// Log filter.
     pub log: String,
+    /// Layers that other machines give.
+    pub supply: Arc<Supply>,
+}
+
+/// A rank, from the first layer that it takes to the end of its process.
+pub enum Child {
+    /// Its layers come.
+    Takes(Box<(Taking, Launch)>),
+    /// It runs.
+    Runs(Running),
 }
 
 /// A rank's process.
-pub struct Child {
+pub struct Running {
     process: process::Child,
     /// When it is killed.
     until: Option<Instant>,
-    last: std::sync::Arc<std::sync::Mutex<String>>,
+    last: Arc<std::sync::Mutex<String>>,
+}
+
+/// What a measurement gave.
+pub enum Measured {
+    /// Facts, for the head's planner.
+    Facts(Value),
+    /// There is no such model here, and nobody said where to take it; why.
+    Lacks(String),
 }
 
 impl Starter {
-    /// Starts a rank. The calling thread must outlive it.
+    /// Starts a rank, once the layers that this machine lacks are here. The calling thread must
+    /// outlive it.
     ///
     /// # Errors
-    /// No such model here, or a process that can't be started.
+    /// No such model here or elsewhere, or a process that can't be started.
     pub fn start(&self, launch: &Launch) -> Result<Child> {
-        let model = find(&launch.wanted, self.models.as_deref())?;
+        let found = find(&launch.wanted, self.models.as_deref());
+        match (found, &launch.wanted.units) {
+            (Ok(model), _) => Ok(Child::Runs(self.run(launch, &model)?)),
+            (Err(_), Some(units)) => {
+                let (first, end) = launch.layers;
+                let who = format!("{}, rank {}", self.name, launch.rank);
+                let taking = Taking::start(self.supply.clone(), units, first..end, who)?;
+                Ok(Child::Takes(Box::new((taking, launch.clone()))))
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn run(&self, launch: &Launch, model: &Path) -> Result<Running> {
         let secret = launch.secret.bytes().filter(|secret| secret.len() == SECRET_BYTES);
         let secret = secret.context("the head gave no secret for the ring")?;
         let mut command = self.command()?;
@@ -72,25 +107,33 @@ impl Starter {
             // A process that is gone already is found by its keeper.
             let _ = stdin.write_all(&secret);
         }
-        let last = std::sync::Arc::default();
+        let last = Arc::default();
         if let Some(said) = process.stderr.take() {
             let (name, rank) = (self.name.clone(), launch.rank);
             let journal = Journal::open(&self.journal.join("rank.log"));
-            let last = std::sync::Arc::clone(&last);
+            let last = Arc::clone(&last);
             let keep = move || keep(said, journal, &last, &format!("{name}, rank {rank}"));
             std::thread::Builder::new().name("baton-journal".into()).spawn(keep)?;
         }
-        Ok(Child { process, until: None, last })
+        tracing::info!("rank {} of {}: process {}", launch.rank, launch.layout, process.id());
+        Ok(Running { process, until: None, last })
     }
 
     /// Measures what this machine is to a placement of the model.
     ///
     /// # Errors
-    /// No such model here, and what a measurement fails of.
-    pub fn measure(&self, wanted: &Wanted) -> Result<Value> {
-        let model = find(wanted, self.models.as_deref())?;
+    /// What a measurement fails of.
+    pub fn measure(&self, wanted: &Wanted, again: bool) -> Result<Measured> {
+        let model = match (find(wanted, self.models.as_deref()), &wanted.units) {
+            (Ok(model), _) => model,
+            (Err(_), Some(units)) => self.supply.texts(units)?,
+            (Err(error), None) => return Ok(Measured::Lacks(crate::line(&error))),
+        };
         let mut command = self.command()?;
         command.args(["--log", &self.log, "probe", "--json", "--name", &self.name]).arg(model);
+        if again {
+            command.arg("--again");
+        }
         self.settings(&mut command, wanted);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().context("can't start a measurement")?;
@@ -106,7 +149,15 @@ impl Starter {
         if let Some(gib) = self.memory_limit {
             facts.node.memory_bytes = facts.node.memory_bytes.min((gib * GIB) as u64);
         }
-        Ok(serde_json::to_value(facts)?)
+        Ok(Measured::Facts(serde_json::to_value(facts)?))
+    }
+
+    /// Lets others take the model's units from this machine, which has its file.
+    ///
+    /// # Errors
+    /// No such model here, or one that can't be read.
+    pub fn give(&self, wanted: &Wanted) -> Result<()> {
+        self.supply.give(&find(wanted, self.models.as_deref())?)
     }
 
     /// This program, to end with the thread that starts it.
@@ -138,19 +189,50 @@ impl Starter {
 }
 
 impl Child {
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        self.process.id()
+    /// What it waits for, while it does.
+    pub fn coming(&self) -> Option<Coming> {
+        match self {
+            Self::Takes(taken) => Some(taken.0.coming()),
+            Self::Runs(_) => None,
+        }
     }
 
     /// Asks it to end; [`Child::ended`] kills it where that takes too long.
     pub fn end(&mut self) {
+        match self {
+            Self::Takes(taken) => taken.0.stop(),
+            Self::Runs(running) => running.end(),
+        }
+    }
+
+    /// How it ended, once it has. Once all its layers are here, its process starts.
+    pub fn ended(&mut self, starter: &Starter) -> Option<String> {
+        let (taking, launch) = match self {
+            Self::Runs(running) => return running.ended(),
+            Self::Takes(taken) => &mut **taken,
+        };
+        let started = taking.taken()?.and_then(|model| starter.run(launch, &model));
+        match started {
+            Ok(running) => {
+                *self = Self::Runs(running);
+                None
+            }
+            Err(error) => {
+                let why = crate::line(&error);
+                tracing::warn!("rank {}: {why}", launch.rank);
+                Some(why)
+            }
+        }
+    }
+}
+
+impl Running {
+    fn end(&mut self) {
         drop(self.process.stdin.take());
         self.until.get_or_insert(Instant::now() + END_TIMEOUT);
     }
 
-    /// How it ended, once it has.
-    pub fn ended(&mut self) -> Option<String> {
+    fn ended(&mut self) -> Option<String> {
         if self.until.is_some_and(|until| Instant::now() >= until) {
             let _ = self.process.kill();
         }
@@ -164,7 +246,7 @@ impl Child {
     }
 }
 
-impl Drop for Child {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use node::agent::Event;
+use node::channel::Caller;
 use node::membership::GONE_AFTER;
 use node::{NodeError, agent, channel, message};
 use ring::key::Key;
+use store::Link;
 
 use super::Happening;
+use crate::depot::Depot;
 
 /// Most connections in a handshake at once; one more ends the oldest.
 const HALF_OPEN_MAX: usize = 16;
@@ -29,8 +32,10 @@ pub fn open(
     listener: TcpListener,
     key: Option<Key>,
     happened: SyncSender<Happening>,
+    depot: Arc<Depot>,
 ) -> Result<()> {
-    let door = Arc::new(Door { key, happened, half: Mutex::default(), heads: AtomicUsize::new(0) });
+    let (half, heads) = (Mutex::default(), AtomicUsize::new(0));
+    let door = Arc::new(Door { key, happened, depot, half, heads });
     let accept = move || {
         for number in 1.. {
             let entered = listener.accept().and_then(|(stream, from)| {
@@ -53,9 +58,19 @@ pub fn open(
     Ok(())
 }
 
+/// Who has the key.
+enum Proven {
+    /// A head, and its first message.
+    Head(Box<channel::Channel>, message::ToNode),
+    /// A node that takes or gives layers.
+    Taker(Link),
+}
+
 struct Door {
     key: Option<Key>,
     happened: SyncSender<Happening>,
+    /// For other nodes, which take layers.
+    depot: Arc<Depot>,
     /// Connections in a handshake, oldest first.
     half: Mutex<Vec<(agent::Channel, TcpStream)>>,
     heads: AtomicUsize,
@@ -83,9 +98,10 @@ impl Door {
         let proven = self.prove(stream);
         self.leave(number);
         match proven {
-            Ok((channel, first)) => {
+            Ok(Proven::Taker(link)) => self.depot.welcome(link),
+            Ok(Proven::Head(channel, first)) => {
                 if self.heads.fetch_add(1, Ordering::AcqRel) < HEADS_MAX {
-                    self.hear(number, channel, first, from);
+                    self.hear(number, *channel, first, from);
                 } else {
                     tracing::warn!("{from}: dropped: {HEADS_MAX} heads are here already");
                 }
@@ -99,10 +115,21 @@ impl Door {
 
     /// The handshake, and a first message: a replayed handshake gets this far, and no record of it
     /// opens.
-    fn prove(&self, stream: TcpStream) -> Result<(channel::Channel, message::ToNode), NodeError> {
-        let mut channel = channel::answer(stream, self.key.as_ref())?;
-        let first = message::of_head(channel.receiver.next(channel::HANDSHAKE_TIMEOUT)?)?;
-        Ok((channel, first))
+    fn prove(&self, stream: TcpStream) -> Result<Proven, NodeError> {
+        let taker = self.depot.access().hello();
+        match channel::answer(stream, self.key.as_ref(), &taker)? {
+            Caller::Head(mut channel) => {
+                let first = message::of_head(channel.receiver.next(channel::HANDSHAKE_TIMEOUT)?)?;
+                Ok(Proven::Head(channel, first))
+            }
+            Caller::Other(stream, records) => {
+                let broken = |error: std::io::Error| NodeError::Unreachable {
+                    address: "a taker of layers".into(),
+                    reason: error.to_string(),
+                };
+                Ok(Proven::Taker(Link::new(stream, *records).map_err(broken)?))
+            }
+        }
     }
 
     fn hear(

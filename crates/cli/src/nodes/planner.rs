@@ -7,7 +7,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use node::file::{Listed, Nodes as File};
 use node::head::{Head, Plan};
-use node::message::{Launch, Secret};
+use node::membership::State;
+use node::message::{Launch, SOURCES_MAX, Secret, Wanted};
+use placement::truth::Expected;
 use placement::{Ask, Facts, Objective, Problem, table};
 use ring::address;
 use ring::key::{Key, generate_secret};
@@ -27,6 +29,8 @@ pub struct Planner {
     digest: String,
     /// This machine's.
     own: Facts,
+    /// Most memory of this machine, where a user says so, in GiB.
+    head_gib: Option<f64>,
     listed: Vec<Listed>,
     /// Links as a user says them.
     links: Vec<String>,
@@ -39,6 +43,8 @@ pub struct Planner {
     listeners: HashMap<SocketAddr, Arc<TcpListener>>,
     /// What rank 0 needs of the newest plan.
     seated: Option<(u64, Seated)>,
+    /// What it predicts.
+    expected: Option<(u64, Expected)>,
 }
 
 impl Planner {
@@ -62,6 +68,7 @@ impl Planner {
             shape,
             digest,
             own,
+            head_gib: file.head.memory_limit,
             listed: file.nodes.clone(),
             links: file.links.clone(),
             layers,
@@ -69,7 +76,18 @@ impl Planner {
             reached: HashMap::new(),
             listeners: HashMap::new(),
             seated: None,
+            expected: None,
         })
+    }
+
+    /// One more node.
+    pub fn add(&mut self, node: Listed) {
+        self.listed.push(node);
+    }
+
+    /// What this machine is called.
+    pub fn head(&self) -> &str {
+        &self.own.node.name
     }
 
     /// A node was reached by this address of this machine.
@@ -77,9 +95,42 @@ impl Planner {
         self.reached.insert(node, local);
     }
 
+    /// By which address of this machine a node was reached.
+    pub fn local(&self, node: usize) -> Option<IpAddr> {
+        self.reached.get(&node).copied()
+    }
+
+    /// What this machine measured once more.
+    pub fn measured(&mut self, own: Facts) {
+        self.own = own;
+        limit(&mut self.own, self.head_gib);
+    }
+
+    /// The model as `node` looks for it; one that lacks it also takes it from others that are
+    /// there.
+    fn wanted(&self, node: usize, head: &Head) -> Wanted {
+        let mut wanted = head.wanted(node).clone();
+        if let Some(units) = &mut wanted.units {
+            let gives = |other: &usize| {
+                let is_up = head.members()[*other].state == State::Up;
+                *other != node && is_up && self.listed[*other].key == self.listed[node].key
+            };
+            let others = (0..self.listed.len()).filter(gives);
+            units.sources.extend(others.map(|other| self.listed[other].address.clone()));
+            units.sources.truncate(SOURCES_MAX);
+        }
+        wanted
+    }
+
     /// What rank 0 needs of a plan, once.
     pub fn seated(&mut self, number: u64) -> Option<Seated> {
         self.seated.take_if(|(of, _)| *of == number).map(|(_, seated)| seated)
+    }
+
+    /// What the newest plan, of that number, predicts.
+    pub fn expected(&self, number: u64) -> Option<Expected> {
+        let newest = self.expected.as_ref().filter(|(of, _)| *of == number);
+        newest.map(|(_, expected)| expected.clone())
     }
 
     /// The best plan on this machine and `nodes`.
@@ -116,7 +167,8 @@ impl Planner {
                 plan: number,
                 rank: order.rank,
                 layout: made.layout.clone(),
-                wanted: head.wanted(node).clone(),
+                layers: (stage.layers.start as u32, stage.layers.end as u32),
+                wanted: self.wanted(node, head),
                 arguments: arguments.into_iter().flat_map(|(f, v)| [f.into(), v]).collect(),
                 secret: Secret::new(&*secret),
             };
@@ -130,6 +182,8 @@ impl Planner {
         let first = made.ranks.first().context("a plan has rank 0")?;
         let (layout, next) = (made.layout.clone(), first.next.clone());
         let key = Key::from_bytes(&*secret)?;
+        let Ask { streams, prompt, .. } = made.ask;
+        self.expected = Some((number, Expected::of(&made.prediction, streams, prompt)));
         self.seated = Some((number, Seated { layout, listener, next, key, table }));
         Ok(Plan { number, seats, line, time_s })
     }

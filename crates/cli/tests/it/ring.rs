@@ -33,7 +33,7 @@ impl Server {
     }
 
     /// Starts `command`, a `baton` of some kind.
-    fn launch(mut command: Command, model: &Path, args: &[&str], cache: &Path) -> Self {
+    pub fn launch(mut command: Command, model: &Path, args: &[&str], cache: &Path) -> Self {
         command.arg("serve").arg(model).args(["--port", "0"]).args(args);
         if !args.contains(&"--continue-s") {
             command.args(["--continue-s", "0"]);

@@ -159,19 +159,28 @@ fn faketime() -> Option<PathBuf> {
     places.iter().map(|at| Path::new(at).join("libfaketimeMT.so.1")).find(|path| path.exists())
 }
 
+/// Has a command and what it starts read the time of `clock`, an offset in seconds; not where no
+/// library lies about it.
+pub fn lies(command: &mut Command, clock: &Path) -> bool {
+    let Some(library) = faketime() else { return false };
+    std::fs::write(clock, "+0").unwrap();
+    command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", clock);
+    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    true
+}
+
 /// Nothing of a ring reads the wall clock: it jumps by an hour either way while replies run.
 #[test]
 fn a_clock_that_jumps_changes_nothing() {
-    let Some(library) = faketime() else { return skipped("clock jumps: no libfaketime") };
     let _turn = Turn::alone();
     let clock = scratch("clock");
     let set = |offset: &str| std::fs::write(&clock, offset).unwrap();
-    set("+0");
     let mut command = baton();
+    if !lies(&mut command, &clock) {
+        return skipped("clock jumps: no libfaketime");
+    }
     command.args(["serve", TINY.to_str().unwrap(), "--world", "3", "--threads", "1"]);
     command.args(["--port", "0", "--continue-s", "0"]).env("BATON_CACHE", scratch("clock-cache"));
-    command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &clock);
-    command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     let process = Baton::spawn(command);
     let (_, line) = process.log.wait("on http://", s(60));
     let addr = line.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();

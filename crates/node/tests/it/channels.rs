@@ -5,10 +5,12 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use node::channel::{self, HANDSHAKE_TIMEOUT};
+use node::channel::{self, Caller, HANDSHAKE_TIMEOUT};
 use node::message::{self, ToHead, ToNode};
 use ring::key::Key;
 
+/// The hello of another protocol at the same port.
+const OTHER: &channel::Hello = b"baton other 1\0\0\0";
 const SOON: Duration = Duration::from_secs(2);
 
 fn key(byte: u8) -> Key {
@@ -21,8 +23,11 @@ fn agent(own: Option<Key>) -> (String, thread::JoinHandle<Result<u32, String>>) 
     let address = listener.local_addr().unwrap().to_string();
     let run = move || {
         let (stream, _) = listener.accept().unwrap();
-        let mut channel =
-            channel::answer(stream, own.as_ref()).map_err(|error| error.to_string())?;
+        let answered = channel::answer(stream, own.as_ref(), OTHER);
+        let mut channel = match answered.map_err(|error| error.to_string())? {
+            Caller::Head(channel) => channel,
+            Caller::Other(..) => return Err("another".into()),
+        };
         let mut heard = 0;
         while let Ok(bytes) = channel.receiver.next(SOON) {
             message::of_head(bytes).map_err(|error| error.to_string())?;
@@ -71,7 +76,7 @@ fn a_stranger_who_says_nothing_or_nonsense_is_dropped_in_time() {
     let silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (stream, _) = listener.accept().unwrap();
     let started = Instant::now();
-    assert!(channel::answer(stream, Some(&key(1))).is_err());
+    assert!(channel::answer(stream, Some(&key(1)), OTHER).is_err());
     assert!(started.elapsed() < HANDSHAKE_TIMEOUT + SOON);
     drop(silent);
 }

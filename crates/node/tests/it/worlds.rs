@@ -6,7 +6,7 @@ use std::time::Duration;
 use node::agent::{self, Agent};
 use node::head::{self, Head, Plan};
 use node::membership::State;
-use node::message::{Facts, Launch, ToHead, ToNode, Wanted};
+use node::message::{Coming, Facts, Launch, ToHead, ToNode, Units, Wanted};
 use node::{Ballot, Now};
 use proptest::prelude::*;
 use serde_json::json;
@@ -45,6 +45,12 @@ struct Node {
     /// Channels that this life of it has.
     channels: Vec<u64>,
     starts: u32,
+    /// Whether it has the model's file.
+    has: bool,
+    /// What it measures; a node of 0 only slows the others.
+    speed: u32,
+    measures: u32,
+    gives: u32,
 }
 
 struct Boss {
@@ -76,7 +82,7 @@ enum Post {
 
 impl World {
     fn new(count: usize) -> Self {
-        let node = |_| Node {
+        let node = |at| Node {
             agent: None,
             lives: 0,
             back: 1,
@@ -84,6 +90,10 @@ impl World {
             process: None,
             channels: Vec::new(),
             starts: 0,
+            has: at != 1,
+            speed: 1,
+            measures: 0,
+            gives: 0,
         };
         let nodes = (0..count).map(node).collect();
         let mut world = Self {
@@ -175,10 +185,16 @@ impl World {
                     let process = self.nodes[at].process.as_mut();
                     process.expect("something to end").1 = true;
                 }
-                agent::Action::Measure(_) => {
-                    let value = json!({ "speed": at });
-                    self.agent(at, agent::Event::Measured(Ok(value)));
+                agent::Action::Measure { wanted, again } => {
+                    let node = &mut self.nodes[at];
+                    node.measures += u32::from(again);
+                    let event = match node.has || wanted.units.is_some() {
+                        true => agent::Event::Measured(Ok(json!({ "speed": node.speed }))),
+                        false => agent::Event::Lacks("no such model".into()),
+                    };
+                    self.agent(at, event);
                 }
+                agent::Action::Give(_) => self.nodes[at].gives += 1,
                 agent::Action::Note(_) => {}
                 agent::Action::Stopped => unreachable!("nobody stops an agent here"),
             }
@@ -235,6 +251,12 @@ impl World {
                     let plan = self.plan(at, number, &nodes);
                     self.head(at, head::Event::Planned(plan));
                 }
+                head::Action::Supply(node) => {
+                    assert!(!self.nodes[node].has);
+                    let units = Units { catalog: "00".repeat(32), sources: vec!["a:1".into()] };
+                    self.head(at, head::Event::Supplied(node, Ok(units)));
+                }
+                head::Action::MeasureAgain => self.head(at, head::Event::MeasuredAgain),
                 head::Action::Move(plan) => self.bosses[at].moves.push(*plan),
                 head::Action::End(why) => {
                     self.bosses[at].ended = Some(why);
@@ -253,6 +275,8 @@ impl World {
             assert!(head.measured(*node).is_some(), "node {node} is not measured");
             assert_eq!(head.members()[*node].state, State::Up);
         }
+        let speed = |node: &usize| head.measured(*node).map(|value| value["speed"] == 1);
+        let nodes: Vec<usize> = nodes.iter().copied().filter(|n| speed(n) == Some(true)).collect();
         if nodes.is_empty() {
             return Err("nothing fits".into());
         }
@@ -458,4 +482,63 @@ fn a_head_that_was_cut_off_finds_another_in_its_place_and_ends() {
     let why = world.bosses[0].ended.clone().unwrap();
     assert!(why.contains("another head has taken over"), "{why}");
     assert_eq!(world.bosses[1].moves.len(), 1, "and it was not disturbed");
+}
+
+#[test]
+fn a_node_that_lacks_the_model_is_told_where_to_take_it_and_the_others_give() {
+    let mut world = World::new(3);
+    world.run(15);
+    let plan = world.bosses[0].head.plan().unwrap().clone();
+    assert_eq!(plan.line, "[0, 1, 2]");
+    let gives: Vec<u32> = world.nodes.iter().map(|node| node.gives).collect();
+    assert_eq!(gives, [1, 0, 1]);
+    // How far its layers are is told with its beats.
+    world.agent(1, agent::Event::Coming(Some(Coming { moved: 1_500_000, missing: 6_000_000 })));
+    world.run(2);
+    assert_eq!(world.bosses[0].head.lines()[1].why, "took 1.5 of 6.0 MB");
+    world.agent(1, agent::Event::Coming(None));
+    world.run(2);
+    assert_eq!(world.bosses[0].head.lines()[1].why, "");
+}
+
+#[test]
+fn a_ring_that_is_not_as_planned_is_measured_again_once_it_is_idle_and_no_sooner() {
+    let mut world = World::new(3);
+    world.run(15);
+    let measures = |world: &World| world.nodes.iter().map(|n| n.measures).collect::<Vec<_>>();
+    world.nodes[1].speed = 0;
+    world.run(60);
+    assert_eq!(measures(&world), [0, 0, 0], "being idle alone measures nothing");
+    world.fault(Fault::Busy(true));
+    world.head(0, head::Event::Off);
+    world.run(60);
+    assert_eq!((measures(&world), world.bosses[0].moves.len()), (vec![0, 0, 0], 1));
+    world.fault(Fault::Busy(false));
+    world.run(4);
+    assert_eq!(measures(&world), [0, 0, 0]);
+    world.run(4);
+    assert_eq!(measures(&world), [1, 1, 1]);
+    let lines: Vec<&str> = world.bosses[0].moves.iter().map(|plan| &*plan.line).collect();
+    assert_eq!(lines, ["[0, 1, 2]", "[0, 2]"]);
+    world.run(60);
+    assert_eq!((measures(&world), world.bosses[0].moves.len()), (vec![1, 1, 1], 2));
+}
+
+#[test]
+fn what_is_measured_while_requests_come_is_measured_once_more() {
+    let mut world = World::new(3);
+    world.run(15);
+    world.nodes[1].speed = 0;
+    // Its words come so late that requests are there before it has measured.
+    world.head(0, head::Event::Off);
+    while world.bosses[0].head.lines()[1].why != "measures itself" {
+        world.fault(Fault::Slow(1, 20));
+        world.step();
+    }
+    world.fault(Fault::Busy(true));
+    world.run(10);
+    assert_eq!(world.bosses[0].moves.len(), 1);
+    world.fault(Fault::Busy(false));
+    world.run(10);
+    assert_eq!((world.nodes[1].measures, world.bosses[0].moves.len()), (2, 2));
 }
