@@ -21,7 +21,7 @@ struct QuantiseA8 {
 };
 
 // A block a row, a warp a slice at a time; lane has values 4 lane .. and 128 + 4 lane .. of it.
-extern "C" __global__ void __launch_bounds__(1024) quantise_a8(const QuantiseA8 p) {
+extern "C" __global__ void __launch_bounds__(1024, 1) quantise_a8(const QuantiseA8 p) {
     BEGIN;
     int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float *x = p.x + (u64)row * p.width;
