@@ -411,11 +411,13 @@ impl Fetch {
         let chunk = match at.and_then(|at| state.queue.remove(at)) {
             Some(chunk) => chunk,
             None => {
+                // What has come by one link is still flying for the other.
+                let lacks = |chunk: &Chunk| !state.coming[chunk.coming].there[chunk.at];
                 let ours = |chunk: &Chunk| flight.iter().any(|(own, _)| own == chunk);
                 let slow = state
                     .flying
                     .iter()
-                    .find(|(chunk, count)| **count == 1 && held(chunk) && !ours(chunk));
+                    .find(|(chunk, n)| **n == 1 && held(chunk) && lacks(chunk) && !ours(chunk));
                 match slow {
                     Some((chunk, _)) => *chunk,
                     None => return Next::Wait,
