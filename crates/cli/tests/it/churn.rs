@@ -248,7 +248,7 @@ fn a_user_of_three_nodes_lives_through_all_of_it() {
     let body = long(TOKENS);
     let expected = alone(&body);
     // No machine has room for the model alone.
-    let field = Field::new("churn", &NAMES, Some(limit(0.95)));
+    let field = Field::new("churn", &NAMES, Some(limit(0.75)));
     let timeline = Timeline(Instant::now());
     let agents = [Some(field.agent(0)), Some(field.agent(1)), None];
     timeline.say("agents b and c listen; d is listed and off");
