@@ -1,5 +1,6 @@
 //! An adapter, opened: the launches that wait to be submitted, and what it said.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -31,6 +32,9 @@ struct Recording {
     launches: usize,
 }
 
+/// Launches of each kernel and their seconds.
+pub(crate) type Profile = BTreeMap<String, (u64, f64)>;
+
 /// Counts of what was done, for profiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -61,6 +65,8 @@ pub(crate) struct Device {
     clock: Option<Clock>,
     failed: Arc<OnceLock<String>>,
     tally: [AtomicU64; 3],
+    /// While there is one, launches are submitted and waited for one by one.
+    profile: Mutex<Option<Profile>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -119,6 +125,7 @@ impl Device {
             readback: Mutex::default(),
             failed,
             tally: Default::default(),
+            profile: Mutex::default(),
         })
     }
 
@@ -243,6 +250,14 @@ impl Device {
         }
         self.count(0);
         recording.launches += 1;
+        if let Some(profile) = &mut *locked(&self.profile) {
+            let started = Instant::now();
+            self.submit(recording);
+            self.poll();
+            let (launches, seconds) = profile.entry(kernel.entry.to_owned()).or_default();
+            *launches += 1;
+            *seconds += started.elapsed().as_secs_f64();
+        }
         if recording.launches >= LAUNCHES_MAX {
             self.submit(recording);
         }
@@ -343,6 +358,15 @@ impl Device {
         self.flush();
         let seconds = clock.stop(&self.device, &self.queue);
         seconds.unwrap_or_else(|| started.elapsed().as_secs_f64())
+    }
+
+    /// Launches of each kernel that `work` asks for and their seconds, by the host's clock, each
+    /// waited for by itself.
+    pub(crate) fn profiled(&self, work: impl FnOnce()) -> Profile {
+        self.wait();
+        *locked(&self.profile) = Some(Profile::new());
+        work();
+        locked(&self.profile).take().unwrap_or_default()
     }
 
     /// Reads a buffer back after all that was asked for; leaves `to` alone where the device fails.

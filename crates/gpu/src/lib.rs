@@ -173,6 +173,12 @@ impl Gpu {
         self.device.timed(work)
     }
 
+    /// Launches and seconds of each kernel that `work` asks for, each waited for by itself.
+    #[doc(hidden)]
+    pub fn profiled(&self, work: impl FnOnce()) -> std::collections::BTreeMap<String, (u64, f64)> {
+        self.device.profiled(work)
+    }
+
     /// Gives the adapter back before its time, as a driver that resets does.
     #[doc(hidden)]
     pub fn fail(&self) {

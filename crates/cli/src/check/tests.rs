@@ -137,8 +137,39 @@ fn a_ring_with_a_device_of_its_own_function_says_so() {
     let cell = Cell::start(&MODEL, settings, 1).unwrap();
     cell.run(load.run(cell.handle(), 1)).unwrap();
     let arith = cell.handle().facts().arith("1");
+    let [health, reply] = served(&cell);
     cell.stop().unwrap();
     assert!(arith.starts_with("own, of rank 1 (") && arith.contains("rule `fma`"), "{arith}");
+    assert_eq!(
+        (&health["arith"], &reply["baton"]["arith"]),
+        (&arith.clone().into(), &arith.into())
+    );
+    let device = health["ranks"][1]["device"].as_str().unwrap();
+    assert!(device.ends_with("arith: own, by rule `fma`"), "{health}");
+}
+
+/// `/health` and a reply of a server before the cell's ring.
+#[cfg(feature = "gpu")]
+fn served(cell: &Cell) -> [serde_json::Value; 2] {
+    let text = text::Text::from_checkpoint(&Checkpoint::open(&MODEL).unwrap()).unwrap();
+    let app = api::App::new(cell.handle().clone(), text.into(), "own");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (stop, asked) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async {
+        let _ = asked.await;
+    };
+    let server = runtime.spawn(api::serve(listener, app, stopped, std::future::pending()));
+    let health = ureq::get(format!("{url}/health")).call();
+    let post = ureq::post(format!("{url}/v1/completions")).content_type("application/json");
+    let reply = post.send(r#"{"model": "own", "prompt": "abc", "max_tokens": 2}"#);
+    drop(stop);
+    runtime.block_on(server).unwrap().unwrap();
+    [health, reply].map(|answer| {
+        let body = answer.unwrap().body_mut().read_to_string().unwrap();
+        serde_json::from_str(&body).unwrap()
+    })
 }
 
 fn layers(path: &Path) -> u32 {

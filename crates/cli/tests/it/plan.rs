@@ -81,6 +81,22 @@ fn what_is_measured_here_becomes_a_layout_that_runs() {
     assert!(!text.contains("projection"), "{text}");
     assert_eq!(alone["groups"], Value::Array(Vec::new()), "one machine exchanges nothing");
     says_how_each_projection_is_divided(own_name);
+    says_which_node_computes_its_own(&own);
+}
+
+fn says_which_node_computes_its_own(probed: &Path) {
+    let mut told: Value = serde_json::from_slice(&std::fs::read(probed).unwrap()).unwrap();
+    let device = "a card, gpu:0 over Vulkan, arith: own, by rule `fma`";
+    told["node"]["device"] = device.into();
+    let path = scratch("its-own.json");
+    std::fs::write(&path, told.to_string()).unwrap();
+    let plan = ["plan", "baton-tiny", "--context", "256", "--node", path.to_str().unwrap()];
+    let refused = bad(&plan);
+    assert!(refused.contains("does not compute arith 1") && refused.contains(device), "{refused}");
+    let text = good(&[&plan[..], &["--allow-own-arith", "--dry-run"]].concat());
+    assert!(text.contains(&format!("here: {device}")), "{text}");
+    let order = text.lines().last().unwrap();
+    assert!(order.contains("baton serve") && order.ends_with(" --allow-own-arith"), "{text}");
 }
 
 fn says_how_each_projection_is_divided(own_name: &str) {

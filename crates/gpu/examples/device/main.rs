@@ -1,9 +1,11 @@
 //! Measures a GPU: `device products ORDINAL [GBYTE_PER_S]`, matrices of several formats by one and
 //! by many rows; `device model ORDINAL`, a made model of Llama 8B's shapes, four layers of it, by
-//! prompt and by step; `device failure ORDINAL`, that a device that is gone is named. To be carried
-//! to a machine with a card.
+//! prompt and by step; `device profile ORDINAL MODEL`, where the time of a checkpoint's chunk and
+//! step goes, kernel by kernel; `device failure ORDINAL`, that a device gone is named. To be
+//! carried to a machine with a card.
 
 mod model;
+mod profile;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,8 +31,11 @@ fn main() -> ExitCode {
         ["products", ordinal] => products(ordinal, "0"),
         ["products", ordinal, rate] => products(ordinal, rate),
         ["model", ordinal] => open(ordinal).and_then(model::run),
+        ["profile", ordinal, model] => open(ordinal).and_then(|gpu| profile::run(gpu, model)),
         ["failure", ordinal] => failure(ordinal),
-        _ => Err("device products ORDINAL [GBYTE_PER_S] | model ORDINAL | failure ORDINAL".into()),
+        _ => Err("device products ORDINAL [GBYTE_PER_S] | model ORDINAL | profile ORDINAL MODEL \
+              | failure ORDINAL"
+            .into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

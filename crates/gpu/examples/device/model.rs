@@ -45,7 +45,7 @@ pub fn run(gpu: Gpu) -> Result<(), Failure> {
         context_max: 8192,
         pages: 128,
     })?;
-    let mut stream = Stream { stage, generation: 0, first: 0, accepted: 0, rows: Vec::new() };
+    let mut stream = Stream::new(stage);
     let ids: Vec<u32> = (0..CHUNK).map(|i| 1 + i * 7 % 1000).collect();
     for context in [0, CHUNK, 2 * CHUNK, 3 * CHUNK] {
         let (seconds, device) = timed(&gpu, || stream.step(Mode::Prompt, &ids))?;
@@ -127,16 +127,25 @@ fn timed(gpu: &Gpu, work: impl FnOnce() -> Result<(), Failure>) -> Result<(f64, 
     done.map(|()| (started.elapsed().as_secs_f64(), device))
 }
 
-struct Stream {
-    stage: Stage<Gpu>,
+/// One stream of a stage.
+pub struct Stream {
+    /// The stage.
+    pub stage: Stage<Gpu>,
     generation: u32,
     first: u32,
     accepted: u32,
-    rows: Vec<f32>,
+    /// The rows that the last step gave.
+    pub rows: Vec<f32>,
 }
 
 impl Stream {
-    fn step(&mut self, mode: Mode, ids: &[u32]) -> Result<(), Failure> {
+    /// Nothing computed yet.
+    pub fn new(stage: Stage<Gpu>) -> Self {
+        Self { stage, generation: 0, first: 0, accepted: 0, rows: Vec::new() }
+    }
+
+    /// The next rows.
+    pub fn step(&mut self, mode: Mode, ids: &[u32]) -> Result<(), Failure> {
         let rows = ids.len() as u32;
         let entry = Entry {
             id: StreamId(0),
