@@ -53,9 +53,10 @@ pub struct NodeArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ByNodes {
     /// Give ranks to machines that run `baton node`: a file that lists them, or auto for those with
-    /// --announce that answer on the link and prove the key; auto=ADDR names this machine's address
-    /// on it.
-    #[arg(long, value_name = "FILE|auto", conflicts_with_all = ["layout", "world", "next", "group"])]
+    /// --announce that answer on the link and prove the key; auto=ADDR names this machine's own
+    /// address there.
+    #[arg(long, value_name = "FILE|auto",
+          conflicts_with_all = ["layout", "world", "next", "group"])]
     pub nodes: Option<PathBuf>,
     /// How long a node that is gone may take to come back before its layers go elsewhere.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds,

@@ -281,9 +281,8 @@ impl Desk {
             }
             Action::Plan { number, nodes } => {
                 let planned = self.planner.plan(number, &nodes, &self.core);
-                let stays = |plan: &&Plan| Some(&plan.line) == self.core.plan().map(|p| &p.line);
-                if planned.as_ref().ok().filter(stays).is_some() {
-                    // As it is predicted by what is measured now.
+                let stays = |plan: &Plan| self.core.plan().is_some_and(|p| p.line == plan.line);
+                if planned.as_ref().is_ok_and(stays) {
                     self.expects(number);
                 }
                 return Some(Event::Planned(planned.map_err(|error| crate::line(&error))));

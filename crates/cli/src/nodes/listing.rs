@@ -20,7 +20,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Reads the file and its keys, or takes `auto` or `auto=ADDR`; `key` is everybody's where the file names none.
+    /// Reads the file and its keys, or takes `auto` or `auto=ADDR`; `key` is everybody's where the
+    /// file names none.
     ///
     /// # Errors
     /// What is wrong with the file, an address or a key.
