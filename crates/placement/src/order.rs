@@ -38,6 +38,9 @@ pub struct Order {
     pub group: Vec<String>,
     /// What it is expected to hold.
     pub memory_bytes: u64,
+    /// Rounds in the ring, where rank 0 is to have fewer than it would by itself.
+    #[serde(default)]
+    pub depth: Option<u32>,
 }
 
 impl Order {
@@ -58,6 +61,9 @@ impl Order {
         if self.member == 0 && !self.next.is_empty() {
             self.listen.iter().for_each(|address| add("--listen", address.clone()));
             self.next.iter().take(1).for_each(|address| add("--next", address.clone()));
+        }
+        if let Some(depth) = self.depth {
+            add("--depth", depth.to_string());
         }
         if !self.group.is_empty() {
             add("--group", self.group.join(","));
@@ -122,7 +128,7 @@ impl Plan {
             layout: choice.best.layout(),
             nodes: nodes.iter().map(|node| node.name.clone()).collect(),
             ask: ask.clone(),
-            ranks: orders(&problem, facts, &choice.best),
+            ranks: orders(&problem, facts, &choice.best, prediction.groups),
             prediction,
             choice,
         })
@@ -136,9 +142,15 @@ fn port_after(address: &str) -> Option<String> {
 }
 
 /// A process for every node of every stage.
-fn orders(problem: &Problem<'_>, facts: &[Facts], placement: &Placement) -> Vec<Order> {
+fn orders(
+    problem: &Problem<'_>,
+    facts: &[Facts],
+    placement: &Placement,
+    groups: u32,
+) -> Vec<Order> {
     let mut orders = Vec::new();
     let world = placement.world();
+    let is_fewer = groups < problem.ask.streams.min(world as u32);
     for (rank, stage) in placement.stages.iter().enumerate() {
         let after = placement.stages[(rank + 1) % world].nodes[0];
         let leader = &facts[stage.nodes[0]];
@@ -166,6 +178,7 @@ fn orders(problem: &Problem<'_>, facts: &[Facts], placement: &Placement) -> Vec<
                     false => Vec::new(),
                 },
                 memory_bytes: problem.memory(stage, rank == 0, node).total_bytes(),
+                depth: Some(groups).filter(|_| is_fewer && rank == 0 && member == 0),
             });
         }
     }

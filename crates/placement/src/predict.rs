@@ -33,6 +33,9 @@ pub struct Prediction {
     pub prompt_s: f64,
     /// Rows that the asked prompt is cut into.
     pub chunk_rows: u32,
+    /// Rounds that the replies of all streams ride in at once.
+    #[serde(default)]
+    pub groups: u32,
     /// What each rank's nodes hold.
     pub memory: Vec<Memory>,
     /// What the objective waits for longest.
@@ -74,9 +77,8 @@ impl Drive {
         Self { load, following: 0.0, steady: false, wants_all: true }
     }
 
-    /// A token of each stream, in as many groups as there are stages.
-    pub fn throughput(ask: &Ask, world: usize) -> Self {
-        let groups = (world as u32).min(ask.streams).max(1);
+    /// A token of each stream, in so many groups.
+    pub fn throughput(ask: &Ask, groups: u32) -> Self {
         let rows = f64::from(ask.streams.div_ceil(groups));
         let load = Load { rows, context: ask.decode_context(), wanted: rows };
         Self { load, following: f64::from(groups), steady: true, wants_all: true }
@@ -95,7 +97,9 @@ impl Drive {
     pub fn of(ask: &Ask, world: usize) -> Vec<Self> {
         match ask.objective {
             Objective::Decode => vec![Self::decode(ask)],
-            Objective::Throughput => vec![Self::throughput(ask, world)],
+            Objective::Throughput => {
+                groups(ask, world).map(|groups| Self::throughput(ask, groups)).collect()
+            }
             Objective::Prompt => chunks(ask).map(|rows| Self::prompt(ask.prompt, rows)).collect(),
         }
     }
@@ -113,6 +117,14 @@ impl Ask {
     fn decode_context(&self) -> f64 {
         f64::from(self.prompt.min(self.context.saturating_sub(1)))
     }
+}
+
+/// Rounds that replies may ride in at once: as many as there are stages, as a server has it by
+/// itself, or fewer with more rows each, where all streams' tokens are what counts.
+fn groups(ask: &Ask, world: usize) -> impl Iterator<Item = u32> {
+    let most = (world as u32).min(ask.streams).max(1);
+    let least = if ask.objective == Objective::Throughput { 1 } else { most };
+    (least..=most).rev()
 }
 
 /// Rows of a chunk: the asked ones and halves of them.
@@ -189,6 +201,9 @@ pub fn predict(problem: &Problem<'_>, placement: &Placement) -> Option<Predictio
     let (prompt_s, chunk_rows) = first(ask.prompt)?;
     let told = PROMPTS.into_iter().filter(|prompt| *prompt <= ask.context);
     let first_token_s = told.map(|prompt| Some((prompt, first(prompt)?.0)));
+    let round = |groups| Some((time(Drive::throughput(ask, groups))?, groups));
+    let rounds = groups(ask, placement.world()).map(round).collect::<Option<Vec<_>>>()?;
+    let (round_s, groups) = rounds.into_iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     let (_, drive) = problem.best_drive(placement)?;
     let terms = |rank| Some((rank, problem.terms(placement, rank, &drive)?));
     let terms = (0..placement.world()).map(terms).collect::<Option<Vec<_>>>()?;
@@ -198,10 +213,11 @@ pub fn predict(problem: &Problem<'_>, placement: &Placement) -> Option<Predictio
     let memory = |(rank, stage): (usize, &Stage)| problem.memory(stage, rank == 0, stage.nodes[0]);
     Some(Prediction {
         decode_per_s: 1.0 / time(Drive::decode(ask))?,
-        throughput_per_s: f64::from(ask.streams) / time(Drive::throughput(ask, placement.world()))?,
+        throughput_per_s: f64::from(ask.streams) / round_s,
         first_token_s: first_token_s.collect::<Option<_>>()?,
         prompt_s,
         chunk_rows,
+        groups,
         memory: placement.stages.iter().enumerate().map(memory).collect(),
         bound,
     })

@@ -37,6 +37,9 @@ pub fn table(problem: &Problem<'_>, choice: &Choice) -> String {
         line("one machine", placement);
     }
     text.push('\n');
+    if best.groups < streams.min(choice.best.world() as u32) {
+        let _ = writeln!(text, "best with --depth {}, all streams in fewer rounds", best.groups);
+    }
     let bound = bound(problem, &choice.best, best.bound);
     let _ = writeln!(text, "bound by {bound}");
     if choice.best.world() == 1 && problem.nodes.len() > 1 {

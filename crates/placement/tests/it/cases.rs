@@ -111,6 +111,48 @@ fn a_prompt_wants_two_nodes_where_a_token_wants_one() {
 }
 
 #[test]
+fn streams_ride_together_where_a_round_costs_more_than_its_rows() {
+    let nodes = [node("a", 1.5, 2e-3), node("b", 1.5, 2e-3)];
+    let (model, links) = (model(16, 100), Links::alike(2, GIGABIT));
+    let ask = Ask { objective: Objective::Throughput, streams: 4, ..ask() };
+    let told = |nodes: &[Node], ask: &Ask| {
+        let problem = Problem::new(&model, nodes, &links, ask).expect("a problem");
+        let choice = choose(&problem).expect("a placement");
+        let told = predict(&problem, &choice.best).expect("linked");
+        (choice.best.world(), told.groups, told.throughput_per_s, table(&problem, &choice))
+    };
+    // A second row costs a tenth of the first: two rounds of two rows keep both stages at work.
+    let (world, groups, per_s, text) = told(&nodes, &ask);
+    assert_eq!((world, groups), (2, 2), "{text}");
+    assert!(!text.contains("--depth"), "{text}");
+    // A node that nearly all time is spent on gains nothing by a second round beside it.
+    let slow = [node("a", 1.5, 2e-3), node("b", 1.5, 200e-3)];
+    let (world, groups, slower_per_s, text) = told(&slow, &ask);
+    assert_eq!((world, groups), (2, 1), "{text}");
+    assert!(slower_per_s < per_s && text.contains("best with --depth 1"), "{text}");
+    let of_one = Ask { objective: Objective::Decode, ..ask };
+    assert_eq!(told(&slow, &of_one).1, 2, "a server has as many as it has by itself");
+}
+
+#[test]
+fn of_equal_placements_the_one_with_fewer_stages_and_the_first_nodes_is_taken() {
+    let alike = |count: usize, gib| {
+        (0..count).map(|at| node(&format!("n{at}"), gib, 1e-3)).collect::<Vec<_>>()
+    };
+    let free = Link { latency_s: 0.0, bytes_per_s: 1e15 };
+    let (links, model) = (Links::alike(3, free), model(20, 100));
+    for (gib, expected) in [(64.0, vec![0]), (1.9, vec![0, 1])] {
+        let nodes = alike(3, gib);
+        let used = |ask: &Ask| -> Vec<usize> {
+            layers(&nodes, &links, &model, ask).iter().map(|(node, _)| *node).collect()
+        };
+        assert_eq!(used(&ask()), expected);
+        assert_eq!(used(&Ask { excluded: vec![0], ..ask() }).first(), Some(&1));
+        assert_eq!(used(&Ask { head: Some(2), ..ask() }).first(), Some(&2));
+    }
+}
+
+#[test]
 fn the_head_costs_rank_0_layers_when_streams_count() {
     let nodes = [node("a", 64.0, 2e-3), node("b", 64.0, 2e-3)];
     let ask = Ask { objective: Objective::Throughput, head: Some(1), ..ask() };
