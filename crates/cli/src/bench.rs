@@ -23,7 +23,7 @@ use crate::cell::Cell;
 use crate::check::{Placement, placements};
 use crate::model::Settings;
 use crate::rank::Place;
-use crate::source;
+use crate::{resident, source};
 use case::Case;
 pub use load::serve;
 use table::Table;
@@ -55,7 +55,11 @@ pub fn run(args: &Bench) -> Result<()> {
             seats.len() == 1,
             "--lines: one layout, one arithmetic and one number of threads at a time"
         );
-        let served = lines::serve(&seats[0], &cases, chunk, Work::of(&checkpoint));
+        let work = Work::of(&checkpoint);
+        // A rank has one of its own, and is weighed.
+        drop(checkpoint);
+        resident::give_back();
+        let served = lines::serve(&seats[0], &cases, chunk, work);
         return served.and_then(|()| stop(seats));
     }
     let mut table = Table::new(&checkpoint, args.runs);

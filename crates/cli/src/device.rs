@@ -173,6 +173,17 @@ impl Seat {
         }
     }
 
+    /// How weights lie in its memory.
+    pub fn runs(&self) -> placement::Runs {
+        match self {
+            Self::Cpu(_) if cfg!(target_os = "linux") => {
+                let (bytes, gap_bytes) = cpu::runs();
+                placement::Runs { bytes, gap_bytes }
+            }
+            _ => placement::Runs::default(),
+        }
+    }
+
     /// Bytes that may be taken of its memory, where that is known.
     pub fn free_bytes(&self) -> Option<u64> {
         match self {

@@ -34,6 +34,7 @@ mod plan;
 mod probe;
 mod push;
 mod rank;
+mod resident;
 mod serve;
 mod signal;
 mod source;

@@ -16,7 +16,7 @@ use ring::key::Key;
 
 use crate::args::Probe;
 use crate::model::{ENGINE, MEMORY_FLOOR_BYTES, Model};
-use crate::source;
+use crate::{resident, source};
 
 use links::Reach;
 pub use measure::measure;
@@ -89,14 +89,19 @@ pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) 
     if !again && let Some(probed) = read(&kept).filter(|p| now.abs_diff(p.measured_at) < KEPT_S) {
         return Ok(probed);
     }
-    let runtime_bytes = resident_bytes();
+    resident::give_back();
+    let before = resident::resident();
     let free_bytes = seat.free_bytes().unwrap_or(u64::MAX);
     let costs = measure(model, &seat)?;
+    // A rank's kernels count as its own once they have run.
+    let code_bytes = resident::resident().code_bytes.max(before.code_bytes);
+    let runtime_bytes = before.own_bytes + code_bytes;
     let node = Node {
         name,
         device: seat.device(),
         memory_bytes: free_bytes.saturating_sub(MEMORY_FLOOR_BYTES),
         runtime_bytes,
+        runs: seat.runs(),
         costs,
     };
     let probed = Facts {
@@ -135,14 +140,6 @@ pub fn host_name() -> String {
     if name.is_empty() { "this".to_owned() } else { name.to_owned() }
 }
 
-/// Memory of this process now, before it holds weights; 64 MiB where the system does not say.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(64 << 20, |kib| kib << 10)
-}
-
 /// Free bytes of the disk that `folder` is on, or will be; 0 where the system does not say.
 #[allow(clippy::unnecessary_cast, reason = "macOS counts blocks in 32 bits")]
 pub fn disk_bytes(folder: &Path) -> u64 {
@@ -173,15 +170,28 @@ fn adapters() -> String {
     String::new()
 }
 
+/// How long ago something was, for people.
+fn ago(seconds: u64) -> String {
+    match seconds {
+        0..60 => "now".into(),
+        60..7_200 => format!("{} minutes ago", seconds / 60),
+        7_200..172_800 => format!("{} hours ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
 /// Times for people.
 fn table(probed: &Facts) -> String {
     let Node { name, device, memory_bytes, costs, .. } = &probed.node;
     let gib = *memory_bytes as f64 / f64::from(1 << 30);
     let disk_gib = probed.disk_bytes as f64 / f64::from(1 << 30);
     let mut text = format!(
-        "{name}: {device}, {} threads of {} cores, {gib:.1} GiB to use, {disk_gib:.0} GiB of disk\n\n\
+        "{name}: {device}, {} threads of {} cores, {gib:.1} GiB to use, {disk_gib:.0} GiB of disk\n\
+         measured {}; --again measures anew\n\n\
          | what | context | rows | time |\n|---|---|---|---|\n",
-        probed.threads, probed.cores
+        probed.threads,
+        probed.cores,
+        ago(now_s().saturating_sub(probed.measured_at))
     );
     let mut lines = |what: &str, curve: &Curve| {
         for point in curve.points() {
@@ -193,4 +203,15 @@ fn table(probed: &Facts) -> String {
     lines("recurrent layer", &costs.recurrent);
     lines("head", &costs.ends);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dated_in_words() {
+        let told = [59, 60, 7_199, 7_200, 172_800].map(ago);
+        assert_eq!(told, ["now", "1 minutes ago", "119 minutes ago", "2 hours ago", "2 days ago"]);
+    }
 }

@@ -15,6 +15,12 @@ use crate::memory::{HUGE_BYTES, LINE_BYTES, advise, check, free_bytes, out_of_me
 /// memory.
 const RUN_BYTES: usize = 32 << 20;
 
+/// How weights lie: bytes of a run, and how many of them stay empty on the average, half of a huge
+/// page.
+pub const fn runs() -> (u64, u64) {
+    (RUN_BYTES as u64, HUGE_BYTES as u64 / 2)
+}
+
 /// Where buffers come from.
 #[derive(Default)]
 pub(crate) struct Arena {

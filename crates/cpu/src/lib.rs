@@ -88,6 +88,7 @@ use backend::{
     Backend, BackendError, Gdn, Heads, KvDtype, Normed, Pairing, RopeRows, RowMap, Walk,
 };
 
+pub use arena::runs;
 pub use kv::Kv;
 pub use limits::{Limits, limits, limits_by};
 pub use memory::free_bytes;
@@ -332,7 +333,7 @@ impl Backend for Cpu {
     fn rows(&self, rows_max: usize, width: usize) -> Result<Rows, BackendError> {
         let need = rows_max as u128 * width as u128 * 4;
         memory::check(&self.device, &format!("buffer of {rows_max} rows"), need)?;
-        Ok(Rows { data: vec![0.0; rows_max * width], rows_max, width })
+        Ok(Rows { data: memory::held(rows_max * width), rows_max, width })
     }
 
     fn upload(&self, data: &[f32], to: &mut Rows) {

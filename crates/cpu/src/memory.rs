@@ -42,6 +42,15 @@ pub(crate) fn out_of_memory(device: &str, what: &str, need: u128, free_bytes: u6
     }
 }
 
+/// Zeros that are memory now, and not once they are touched: a rank that has started has its
+/// buffers, and its first long prompt does not fail of them.
+pub(crate) fn held(len: usize) -> Vec<f32> {
+    // Zeros from the system would be pages that are not there yet.
+    let mut data = std::hint::black_box(Vec::with_capacity(len));
+    data.resize(len, 0.0);
+    data
+}
+
 /// Zeros, aligned to a cache line, or to a huge page where they fill one. Pages that are never
 /// touched take no memory.
 pub(crate) struct Floats {

@@ -29,7 +29,7 @@ pub use facts::{FACTS_VERSION, Facts, LISTEN_MAX, PATHS_MAX};
 pub use link::{Link, Links, Path};
 pub use memory::{Memory, need, pages};
 pub use model::{Kind, Layer, Model};
-pub use node::{Costs, Curve, Node, Point};
+pub use node::{Costs, Curve, Node, Point, Runs, Stack};
 pub use order::{Order, PLAN_VERSION, Plan};
 pub use predict::{Bound, PROMPTS, Prediction, predict};
 pub use problem::Problem;

@@ -15,8 +15,30 @@ pub struct Node {
     pub memory_bytes: u64,
     /// What a rank takes there before it holds any weight: code, runtime, a device's context.
     pub runtime_bytes: u64,
+    /// How weights lie there, where pages are large.
+    #[serde(default)]
+    pub runs: Runs,
     /// Measured times.
     pub costs: Costs,
+}
+
+/// Runs of memory that weights fill one after another; the last page of each is filled in part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runs {
+    /// Bytes of a run; 0 where weights lie without gaps.
+    pub bytes: u64,
+    /// What stays empty of each, on the average.
+    pub gap_bytes: u64,
+}
+
+impl Runs {
+    /// What stays empty beside so many bytes of weights.
+    pub fn gaps_bytes(&self, weight_bytes: u64) -> u64 {
+        match self.bytes {
+            0 => 0,
+            bytes => weight_bytes.div_ceil(bytes) * self.gap_bytes,
+        }
+    }
 }
 
 /// Times of one layer of each kind, and of the ends, in seconds.
@@ -32,6 +54,19 @@ pub struct Costs {
     /// What a round costs beside its layers: plan, wake-ups, copies.
     #[serde(default)]
     pub round_s: f64,
+    /// How much faster few layers are, by what they weigh; empty where they are not.
+    #[serde(default)]
+    pub stacks: Vec<Stack>,
+}
+
+/// Layers that are run one after another, again and again: the less they weigh, the more of them
+/// caches still hold when a round comes to them anew.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stack {
+    /// What they weigh.
+    pub bytes: u64,
+    /// What a row takes of the time that it would take in layers of any weight.
+    pub part: f64,
 }
 
 impl Costs {
@@ -41,6 +76,18 @@ impl Costs {
             Kind::Attention => self.attention.at(rows, context),
             Kind::Recurrent => self.recurrent.at(rows, context),
         }
+    }
+
+    /// The part of a row's time that layers of so many bytes take: on the line between what was
+    /// measured, of the outermost beyond it.
+    pub fn part(&self, bytes: u64) -> f64 {
+        let (Some(first), Some(last)) = (self.stacks.first(), self.stacks.last()) else {
+            return 1.0;
+        };
+        let at = bytes.clamp(first.bytes, last.bytes.max(first.bytes));
+        let points = self.stacks.iter().map(|stack| (stack.bytes as f64, stack.part));
+        let part = line(points, at as f64);
+        if part.is_finite() { part.clamp(0.0, 1.0) } else { 1.0 }
     }
 }
 

@@ -1,10 +1,8 @@
 //! All that a placement is made from, checked once.
 
-use std::ops::Range;
-
 use crate::{
-    Ask, LAYERS_MAX, Link, Links, Memory, Model, NODES_MAX, Node, Placement, PlacementError, Split,
-    Stage, need,
+    Ask, Kind, LAYERS_MAX, Link, Links, Memory, Model, NODES_MAX, Node, Placement, PlacementError,
+    Split, Stage, need,
 };
 
 /// Values are f32 on every link.
@@ -103,7 +101,7 @@ impl<'a> Problem<'a> {
 
     /// What a node of a stage holds.
     pub fn memory(&self, stage: &Stage, is_first: bool, node: usize) -> Memory {
-        need(self.model, self.ask, stage, is_first, self.nodes[node].runtime_bytes)
+        need(self.model, self.ask, stage, is_first, &self.nodes[node])
     }
 
     pub(crate) fn fits(&self, stage: &Stage, is_first: bool) -> bool {
@@ -116,7 +114,7 @@ impl<'a> Problem<'a> {
     /// its members do not reach each other.
     pub(crate) fn stage_s(&self, stage: &Stage, is_first: bool, load: Load) -> Option<f64> {
         let members = stage.nodes.len() as f64;
-        let layers = |node: usize| self.layers_s(node, stage.layers.clone(), load) / members;
+        let layers = |node: usize| self.layers_s(node, stage, is_first, load) / members;
         let ends = |node: usize| match is_first {
             true if load.wanted > 0.0 => self.nodes[node].costs.ends.at(load.wanted, 0.0) / members,
             _ => 0.0,
@@ -126,18 +124,25 @@ impl<'a> Problem<'a> {
         Some(slowest + self.exchange_s(stage, load.rows)?)
     }
 
-    fn layers_s(&self, node: usize, layers: Range<usize>, load: Load) -> f64 {
+    /// A stage's layers on one node that has all of them. What caches keep of the weights is saved
+    /// once a round, however many rows it has.
+    fn layers_s(&self, node: usize, stage: &Stage, is_first: bool, load: Load) -> f64 {
         let costs = &self.nodes[node].costs;
-        let [attention, recurrent] = self.model.count(layers);
-        let of = |kind| costs.layer_s(kind, load.rows, load.context);
-        let mut sum = 0.0;
-        if attention > 0 {
-            sum += attention as f64 * of(crate::Kind::Attention);
-        }
-        if recurrent > 0 {
-            sum += recurrent as f64 * of(crate::Kind::Recurrent);
-        }
-        sum
+        let [attention, recurrent] = self.model.count(stage.layers.clone());
+        let of = |rows: f64, context: f64| {
+            let mut sum = 0.0;
+            if attention > 0 {
+                sum += attention as f64 * costs.layer_s(Kind::Attention, rows, context);
+            }
+            if recurrent > 0 {
+                sum += recurrent as f64 * costs.layer_s(Kind::Recurrent, rows, context);
+            }
+            sum
+        };
+        let ends_bytes = if is_first { self.model.ends_bytes } else { 0 };
+        let bytes = self.model.weight_bytes(stage.layers.clone()) + ends_bytes;
+        let saved = 1.0 - costs.part(bytes / stage.nodes.len() as u64);
+        of(load.rows, load.context) - saved * of(1.0, 0.0)
     }
 
     /// Exchanges of a group in all its layers: two a layer where sums of shares are added, four

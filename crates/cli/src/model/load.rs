@@ -15,6 +15,7 @@ use crate::contents::Contents;
 use crate::device::Seat;
 use crate::loading;
 use crate::nccl;
+use crate::resident;
 use crate::source::hex;
 
 /// The share of a `member` of a rank, of `group` if it is one.
@@ -63,12 +64,14 @@ impl Model {
         self.check_memory(&[(rank, member)], seat.free_bytes())?;
         let through = self.settings.through;
         let exchange = || group.map(|group| nccl::exchange(group, seat, through));
-        Ok(match seat {
+        let engine: Box<dyn Engine> = match seat {
             Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone(), exchange())?),
             Seat::Cuda(cuda) => Box::new(self.stage_on(rank, cuda.clone(), exchange())?),
             #[cfg(feature = "gpu")]
             Seat::Gpu(gpu) => Box::new(self.stage_on(rank, gpu.clone(), exchange())?),
-        })
+        };
+        resident::give_back();
+        Ok(engine)
     }
 
     fn stage_on<B: Backend>(

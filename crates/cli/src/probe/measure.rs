@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use backend::Backend;
-use placement::{Costs, Curve, Kind, Point};
+use placement::{Costs, Curve, Kind, Point, Stack};
 use stage::{Engine, Shapes, Stage, StageConfig};
 
 use crate::bar;
@@ -48,7 +48,7 @@ pub fn measure(model: &Model, seat: &Seat) -> Result<Costs> {
     let many = in_a_row(model, kinds.len());
     let first = |kind: Kind| kinds.iter().position(|found| *found == kind);
     let among = [Kind::Attention, Kind::Recurrent].into_iter().filter_map(first).count();
-    let bar = bar::steps(among + 2, "measuring");
+    let bar = bar::steps(among + 3, "measuring");
     let together = stretch(model, seat, many.clone(), CONTEXT)?;
     bar.inc(1);
     let far = together.last().map_or(CONTEXT, |point| point.context);
@@ -61,7 +61,7 @@ pub fn measure(model: &Model, seat: &Seat) -> Result<Costs> {
     let (attention, recurrent) = (alone(Kind::Attention)?, alone(Kind::Recurrent)?);
     let count = |kind| kinds[..many.end as usize].iter().filter(|found| **found == kind).count();
     let counts = [count(Kind::Attention) as f64, count(Kind::Recurrent) as f64];
-    let level = |own: &Option<Vec<Point>>| {
+    let level = |own: &Option<Vec<Point>>| -> Vec<Point> {
         let points = own.iter().flatten().enumerate().map(|(place, point)| {
             let of = |all: &Option<Vec<Point>>| {
                 all.as_ref().and_then(|all| all.get(place)).map_or(0.0, |point| point.time_s)
@@ -73,14 +73,47 @@ pub fn measure(model: &Model, seat: &Seat) -> Result<Costs> {
         });
         points.collect()
     };
+    let (attention, recurrent) = (level(&attention), level(&recurrent));
+    let row_s = |points: &[Point]| points.first().map_or(0.0, |point| point.time_s);
+    let stacks = stacks(model, seat, many.end, |layer| match kinds[layer] {
+        Kind::Attention => row_s(&attention),
+        Kind::Recurrent => row_s(&recurrent),
+    })?;
+    bar.inc(1);
     let ends = ends(model, seat)?;
     bar.finish_and_clear();
     Ok(Costs {
-        attention: Curve::new("attention", level(&attention))?,
-        recurrent: Curve::new("recurrent", level(&recurrent))?,
+        attention: Curve::new("attention", attention)?,
+        recurrent: Curve::new("recurrent", recurrent)?,
         ends: Curve::new("head", ends)?,
         round_s: 0.0,
+        stacks,
     })
+}
+
+/// The first layers in shorter rows, a half and a quarter of `many`, by what one of their rows
+/// takes of the `row_s` that it takes where they are many.
+fn stacks(
+    model: &Model,
+    seat: &Seat,
+    many: u32,
+    row_s: impl Fn(usize) -> f64,
+) -> Result<Vec<Stack>> {
+    let mut stacks = Vec::new();
+    for end in [many / 4, many / 2].into_iter().filter(|end| *end > 0) {
+        let mut engine = open(model, seat, 0..end, false)?;
+        let mut walk = Walk::new(&mut *engine, 1);
+        let time_s = mean(TIMES_MAX, || {
+            walk.close()?;
+            walk.step_s(1)
+        })?;
+        let part = time_s / (0..end as usize).map(&row_s).sum::<f64>();
+        let bytes = model.checkpoint.bytes_of(0..end, false);
+        stacks.push(Stack { bytes, part: part.min(1.0) });
+    }
+    stacks.push(Stack { bytes: model.checkpoint.bytes_of(0..many, false), part: 1.0 });
+    stacks.dedup_by_key(|stack| stack.bytes);
+    Ok(stacks)
 }
 
 /// The first layers, as many as the weights allow, with each kind among them.

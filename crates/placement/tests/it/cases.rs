@@ -227,7 +227,7 @@ fn prompts_in_pairs_cost_the_members_of_groups_and_nobody_else() {
         (Stage { nodes: vec![0], split: None, layers: 0..20 }, 0),
     ] {
         let [with, without] =
-            [&twin, &made].map(|model| placement::need(model, &ask, &stage, true, 0));
+            [&twin, &made].map(|model| placement::need(model, &ask, &stage, true, &nodes[0]));
         assert_eq!(with.work_bytes - without.work_bytes, costs);
         let problem = Problem::new(&twin, &nodes, &links, &ask).expect("a problem");
         let best = Placement { stages: vec![stage] };

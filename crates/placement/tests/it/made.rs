@@ -1,6 +1,6 @@
 //! Made nodes and models.
 
-use placement::{Ask, Costs, Curve, Kind, Layer, Link, Model, Node, Point};
+use placement::{Ask, Costs, Curve, Kind, Layer, Link, Model, Node, Point, Runs};
 
 pub const GIB: u64 = 1 << 30;
 pub const MIB: u64 = 1 << 20;
@@ -43,11 +43,13 @@ pub fn node(name: &str, memory_gib: f64, step_s: f64) -> Node {
         device: format!("made {name}"),
         memory_bytes: (memory_gib * GIB as f64) as u64,
         runtime_bytes: 50 * MIB,
+        runs: Runs::default(),
         costs: Costs {
             attention: curve(step_s, step_s / 10.0),
             recurrent: curve(step_s * 0.8, step_s / 12.0),
             ends: curve(step_s * 2.0, step_s / 5.0),
             round_s: 20e-6,
+            stacks: Vec::new(),
         },
     }
 }
