@@ -31,6 +31,7 @@ pub fn group_slices(group: usize, slices: usize) -> Range<usize> {
 pub struct Groups {
     /// Group `k` owns slices `starts[k] .. starts[k + 1]`, counted from the share's first.
     starts: [u32; GROUPS + 1],
+    first: usize,
     node: bool,
 }
 
@@ -52,7 +53,7 @@ impl Groups {
         let starts = std::array::from_fn(|group| {
             (start(group.clamp(groups.start, groups.end)) - start(groups.start)) as u32
         });
-        Self { starts, node: count < GROUPS }
+        Self { starts, first: groups.start, node: count < GROUPS }
     }
 
     /// The values along K that the groups `groups` of a K of `cols` values own; may be empty.
@@ -66,6 +67,11 @@ impl Groups {
     #[inline]
     pub fn slices(&self, group: usize) -> Range<usize> {
         self.starts[group] as usize..self.starts[group + 1] as usize
+    }
+
+    /// The first group of a share; 0 of a whole K.
+    pub fn first(&self) -> usize {
+        self.first
     }
 
     /// Slices of all groups.

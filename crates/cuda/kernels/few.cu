@@ -37,7 +37,7 @@ __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int 
     extern __shared__ __align__(16) u8 memory[];
     const int BLOCKS = 256 >> LOG, SCALES = sizeof(Slice<KIND, LOG>().scales) / 16;
     int group = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int slices = m.slices, first = group_start(group, slices), end = group_start(group + 1, slices);
+    int slices = m.slices, first = m.groups.starts[group], end = m.groups.starts[group + 1];
     int tiles = (m.n + 15) / 16;
     typedef Place<KIND, LOG> P;
     P *ring = (P *)memory + group * RING * PAIR;
@@ -163,8 +163,7 @@ __device__ __forceinline__ void few_rows(const Project &p, const Matrix &m, int 
     int i = threadIdx.x, row = i / 16 % (ROW_TILES * TILE_ROWS);
     int n = (ntile + i / (16 * ROW_TILES * TILE_ROWS)) * 16 + i % 16;
     if (i >= values || row >= p.rows || n >= m.n) return;
-    float y = tree(parts + i, values);
-    m.out[(u64)row * m.n + n] = y != y ? SPOILT : y;
+    m.out[(u64)row * m.n + n] = rooted(m.groups, parts + i, values);
 }
 
 // Pairs of tiles, each matrix beginning with its own.

@@ -157,7 +157,7 @@ __device__ __forceinline__ void gemm(const Project &p, const Matrix &m, int ntil
                 }
         }
         // Groups that end join those that wait for them, as the tree has it; empty ones too.
-        for (; group < 8 && group_start(group + 1, slices) <= slice + 1; group++) {
+        for (; group < 8 && m.groups.starts[group + 1] <= slice + 1; group++) {
             int level = __ffs(~group) - 1;
             for (int under = 0; under < level; under++) {
 #pragma unroll
@@ -193,7 +193,7 @@ __device__ __forceinline__ void gemm(const Project &p, const Matrix &m, int ntil
             for (int h = 0; h < 2; h++) {
                 int n = (ntile + tile0 + i) * 16 + g + 8 * h;
                 if (n >= m.n) continue;
-                m.out[(u64)row * m.n + n] = bad ? SPOILT : flushed(total[i][j][h]);
+                m.out[(u64)row * m.n + n] = bad ? SPOILT : ended(m.groups, total[i][j][h]);
             }
     }
 }

@@ -138,13 +138,16 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const One &
     const Project &p = o.project;
     typedef Place<KIND, LOG> P;
     extern __shared__ __align__(16) u8 memory[];
-    __shared__ float parts[SETS_MAX][2][WARPS * 16];
-    int warp = threadIdx.x / 32, set = warp / WARPS, group = warp % WARPS;
-    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, in_set = threadIdx.x % (WARPS * 32);
+    __shared__ float parts[SETS_MAX * 2 * WARPS * 16];
+    // Of a share of K no more than half of the groups have slices.
+    const KGroups &groups = p.matrices[0].groups;
+    int wide = groups.node ? WARPS / 2 : WARPS;
+    int warp = threadIdx.x / 32, set = warp / wide, group = warp % wide;
+    int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, in_set = threadIdx.x % (wide * 32);
     const Matrix &last = p.matrices[p.count - 1];
     int slices = p.x.slices, tiles = last.tile + (last.n + 15) / 16;
-    int first = group_start(group, slices), count = group_start(group + 1, slices) - first;
-    int start = set * gridDim.x + blockIdx.x, step = blockDim.x / (WARPS * 32) * gridDim.x;
+    int first = groups.starts[group], count = groups.starts[group + 1] - first;
+    int start = set * gridDim.x + blockIdx.x, step = blockDim.x / (wide * 32) * gridDim.x;
     uint4 *ring = (uint4 *)memory + warp * (RING * P::ALL);
     RowSlice<LOG> *row = (RowSlice<LOG> *)((uint4 *)memory + blockDim.x / 32 * RING * P::ALL);
     Fetch f = {nullptr, nullptr, nullptr, start, 0};
@@ -179,12 +182,13 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const One &
             fetch<KIND, LOG>(p, f, tiles, step, first, count, ring + place * P::ALL);
             place = place == RING - 1 ? 0 : place + 1;
         }
-        float *mine = parts[set][side];
+        float *mine = parts + (set * 2 + side) * wide * 16;
         if (t == 0) mine[group * 16 + g] = total[0], mine[group * 16 + g + 8] = total[1];
-        asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "n"(WARPS * 32) : "memory");
+        asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "r"(wide * 32) : "memory");
         const Matrix &m = p.matrices[matrix_of(p, tile)];
         int n = (tile - m.tile) * 16 + in_set;
-        if (in_set < 16 && n < m.n) give(o, m.out, n, tree(mine + in_set, 16), before);
+        if (in_set < 16 && n < m.n)
+            give(o, m.out, n, rooted_few(groups, mine + in_set, 16), before);
     }
 }
 

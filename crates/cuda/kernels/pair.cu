@@ -85,9 +85,9 @@ __device__ __forceinline__ int pairs_of(const Project &p) {
     return last.tile + (last.n + OUTPUTS - 1) / OUTPUTS;
 }
 
-// All warps of a set are here.
-__device__ __forceinline__ void set_sync(int set) {
-    asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "n"(WARPS * 32) : "memory");
+// All `wide` warps of a set are here.
+__device__ __forceinline__ void set_sync(int set, int wide) {
+    asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "r"(wide * 32) : "memory");
 }
 
 // The dot of a lane's own output among those of a pair of tiles, of columns that are all alike.
@@ -153,12 +153,15 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const One &
     const Project &p = o.project;
     typedef Place<KIND, LOG> P;
     extern __shared__ __align__(16) u8 memory[];
-    __shared__ float parts[SETS_MAX][2][WARPS * OUTPUTS];
-    int warp = threadIdx.x / 32, set = warp / WARPS, group = warp % WARPS;
-    int lane = threadIdx.x % 32, in_set = threadIdx.x % (WARPS * 32);
-    int slices = p.x.slices, pairs = pairs_of(p);
-    int first = group_start(group, slices), count = group_start(group + 1, slices) - first;
-    int start = set * gridDim.x + blockIdx.x, step = blockDim.x / (WARPS * 32) * gridDim.x;
+    __shared__ float parts[SETS_MAX * 2 * WARPS * OUTPUTS];
+    // Of a share of K no more than half of the groups have slices.
+    const KGroups &groups = p.matrices[0].groups;
+    int wide = groups.node ? WARPS / 2 : WARPS;
+    int warp = threadIdx.x / 32, set = warp / wide, group = warp % wide;
+    int lane = threadIdx.x % 32, in_set = threadIdx.x % (wide * 32), pairs = pairs_of(p);
+    int slices = p.x.slices;
+    int first = groups.starts[group], count = groups.starts[group + 1] - first;
+    int start = set * gridDim.x + blockIdx.x, step = blockDim.x / (wide * 32) * gridDim.x;
     uint4 *ring = (uint4 *)memory + warp * (RING * P::ALL);
     RowSlice<LOG> *row = (RowSlice<LOG> *)((uint4 *)memory + blockDim.x / 32 * RING * P::ALL);
     Fetch f = {nullptr, nullptr, nullptr, 0, start, 0};
@@ -184,12 +187,13 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const One &
             fetch<KIND, LOG>(p, f, pairs, step, first, count, ring + place * P::ALL);
             place = place == RING - 1 ? 0 : place + 1;
         }
-        float *mine = parts[set][side];
+        float *mine = parts + (set * 2 + side) * wide * OUTPUTS;
         mine[group * OUTPUTS + own] = total;
-        set_sync(set);
+        set_sync(set, wide);
         const Matrix &m = p.matrices[matrix_of(p, pair)];
         int n = (pair - m.tile) * OUTPUTS + in_set;
-        if (in_set < OUTPUTS && n < m.n) give(o, m.out, n, tree(mine + in_set, OUTPUTS), before);
+        if (in_set < OUTPUTS && n < m.n)
+            give(o, m.out, n, rooted_few(groups, mine + in_set, OUTPUTS), before);
     }
 }
 

@@ -140,15 +140,28 @@ __device__ __forceinline__ float tree(const float *g, int stride) {
     return flushed(tree_node(g, stride));
 }
 
-// Which slices of K each group has: `starts[group] .. starts[group + 1]`. Of a share of K the
-// groups of others are empty, and outputs are a node of the tree.
+// Which slices of K each group has: `starts[group] .. starts[group + 1]`. Of a share of K its own
+// groups come first and the rest is empty, and outputs are a node of the tree: +0 and a node are
+// that node.
 struct KGroups {
     int starts[9];
     int node;
 };
 
+// What is flushed is the root alone.
+__device__ __forceinline__ float ended(const KGroups &groups, float y) {
+    return groups.node ? y : flushed(y);
+}
+
 __device__ __forceinline__ float rooted(const KGroups &groups, const float *g, int stride) {
     float y = tree_node(g, stride);
-    y = groups.node ? y : flushed(y);
+    y = ended(groups, y);
+    return y != y ? SPOILT : y;
+}
+
+// As `rooted`; of a share of K only the first half of the sums is there.
+__device__ __forceinline__ float rooted_few(const KGroups &groups, const float *g, int stride) {
+    if (!groups.node) return rooted(groups, g, stride);
+    float y = __fadd_rn(__fadd_rn(g[0], g[stride]), __fadd_rn(g[2 * stride], g[3 * stride]));
     return y != y ? SPOILT : y;
 }

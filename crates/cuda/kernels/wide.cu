@@ -159,8 +159,8 @@ __device__ __forceinline__ void settled(int c[32]) {
 // Adds a group that has ended to those that wait for it, as the tree has it; what is left in
 // `total` after the last one is the sum.
 __device__ __forceinline__ void join_groups(float total[32], float parked[3][32], int &group,
-                                            int slice, int slices) {
-    for (; group < 8 && group_start(group + 1, slices) <= slice + 1; group++) {
+                                            int slice, const KGroups &groups) {
+    for (; group < 8 && groups.starts[group + 1] <= slice + 1; group++) {
         int level = __ffs(~group) - 1;
         for (int under = 0; under < level; under++) {
 #pragma unroll
@@ -329,10 +329,10 @@ __device__ __forceinline__ void multiply_piece(const Project &p, int at, Shared<
         }
         __syncwarp();
         // Groups that end, empty ones too.
-        if (group_start(group + 1, slices) > slice + 1) continue;
+        if (p.matrices[0].groups.starts[group + 1] > slice + 1) continue;
 #pragma unroll
         for (int i = 0; i < 8; i++) *(float4 *)(acc + 4 * i) = total[i * THREADS];
-        join_groups(acc, parked, group, slice, slices);
+        join_groups(acc, parked, group, slice, p.matrices[0].groups);
 #pragma unroll
         for (int i = 0; i < 8; i++) total[i * THREADS] = *(const float4 *)(acc + 4 * i);
     }
@@ -347,8 +347,8 @@ __device__ __forceinline__ void multiply_piece(const Project &p, int at, Shared<
         if (row >= p.rows) continue;
         bool bad = p.x.spoilt[row];
         float *out = m.out + (u64)row * m.n + n;
-        if (n < m.n) out[0] = bad ? SPOILT : flushed(acc[2 * j]);
-        if (n + 8 < m.n) out[8] = bad ? SPOILT : flushed(acc[2 * j + 1]);
+        if (n < m.n) out[0] = bad ? SPOILT : ended(m.groups, acc[2 * j]);
+        if (n + 8 < m.n) out[8] = bad ? SPOILT : ended(m.groups, acc[2 * j + 1]);
     }
 }
 

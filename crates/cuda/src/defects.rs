@@ -191,7 +191,12 @@ pub const DEFECTS: [Defect; 34] = [
         "int s = m.groups.starts[group]; s < m.groups.starts[group + 1]; s++",
         "int s = group_start(group, slices); s < group_start(group + 1, slices); s++",
     ),
-    defect("a flushed node", "linear", "y = groups.node ? y : flushed(y);", "y = flushed(y);"),
+    defect(
+        "a flushed node",
+        "linear",
+        "return groups.node ? y : flushed(y);",
+        "return flushed(y);",
+    ),
     defect(
         "an offset that knows no scale of its row",
         "a8",

@@ -99,8 +99,9 @@ struct Starts {
 
 impl From<&Groups> for Starts {
     fn from(groups: &Groups) -> Self {
-        let end = |group: usize| groups.slices(group).end as i32;
-        let starts = std::array::from_fn(|i| i.checked_sub(1).map_or(0, end));
+        let end = |group: usize| groups.slices(group.min(GROUPS - 1)).end as i32;
+        let first = groups.first();
+        let starts = std::array::from_fn(|i| i.checked_sub(1).map_or(0, |i| end(first + i)));
         Self { starts, node: groups.is_node().into() }
     }
 }
@@ -381,10 +382,10 @@ impl Linear {
     pub(crate) fn noise(
         device: &Arc<Device>,
         format: Format,
-        rows: usize,
-        cols: usize,
+        (rows, cols): (usize, usize),
+        groups: Groups,
     ) -> Result<Self, BackendError> {
-        let linear = Self::empty(device, format, (rows, cols), Groups::of(cols))?;
+        let linear = Self::empty(device, format, (rows, cols), groups)?;
         let fill = |buffer: &Buffer, kept: u32, set: u32| {
             let words = buffer.bytes() as u64 / 4;
             let params = Noise { to: buffer.at(), words, kept, set };

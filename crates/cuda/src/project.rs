@@ -28,8 +28,7 @@ const GEMM_ROWS: usize = 64;
 /// of a warp, slices of its ring, most sets of warps of a block.
 const ONE: [usize; 3] = [1, 3, 3];
 const ONE_PAIR: [usize; 3] = [2, 2, 2];
-/// Threads of a set, and bytes of a slice of the row besides its sums.
-const ONE_THREADS: usize = 256;
+/// Bytes of a slice of the row besides its sums.
 const ONE_SLICE_BYTES: usize = 2 * SLICE_VALUES + 16;
 /// Most shared memory of those blocks, besides what is the kernels' own.
 pub(crate) const ONE_SHARED_BYTES: u32 = 222 << 10;
@@ -248,8 +247,8 @@ pub(crate) fn by_form(
     mut launch: impl FnMut(Form, &[(Form, Packed)]),
 ) {
     while let Some(&(form, _)) = blocks.first() {
-        // Hot kernels take no zero point and no share.
-        let of = |form: Form| (kernel(form), hot(form).is_some());
+        // Hot kernels take no zero point, and all matrices of a launch are shares of K or none is.
+        let of = |form: Form| (kernel(form), hot(form).is_some(), form.share);
         let alike = |other: &Form| of(*other) == of(form);
         let (some, rest): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(f, _)| alike(f));
         blocks = rest;
@@ -271,10 +270,10 @@ fn kernel(form: Form) -> &'static str {
 }
 
 /// The kernels of one row, of a few, of many and of many on Hopper, for hot forms without a zero
-/// point over a whole K.
+/// point.
 fn hot(form: Form) -> Option<[&'static str; 4]> {
     match form {
-        Form { zero, share, .. } if zero != 0 || share => None,
+        Form { zero, .. } if zero != 0 => None,
         Form { bytes: false, kind: Kind::Bf16, log: 6, .. } => Some([
             "one_nibbles_bf16_64",
             "few_nibbles_bf16_64",
@@ -331,7 +330,8 @@ fn launch_wide(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantise
 /// One row that comes with its norm, if that waits and all matrices go in one launch.
 fn with_norm(device: &Device, some: &[(Form, Packed)], x: &Rows, to: Quantised) -> bool {
     let [(form, _), ..] = some else { return false };
-    let alike = |(other, _): &(Form, Packed)| hot(*other) == hot(*form);
+    let of = |form: Form| (hot(form), form.share);
+    let alike = |(other, _): &(Form, Packed)| of(*other) == of(*form);
     let Some([one, ..]) = hot(*form).filter(|_| some.len() <= MATRICES_MAX) else { return false };
     if !some.iter().all(alike) || one_launch(device, one, some, to, &Front::wide(x.width)).is_none()
     {
@@ -365,7 +365,10 @@ fn one_launch(
     let [tiles, slices, most] = if form.log == 5 { ONE_PAIR } else { ONE };
     let blocks = SLICE_VALUES >> form.log;
     let (scales, units) = if form.kind == Kind::K { (256, 64) } else { (64 * blocks, 0) };
-    let ring = 8 * slices * tiles * (2048 + scales + units);
+    // Of a share of K half of the groups have a warp each.
+    let warps = if form.share { 4 } else { 8 };
+    let most = most * 8 / warps;
+    let ring = warps * slices * tiles * (2048 + scales + units);
     // A row before its norm, and the norm's weights.
     let row = x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks) + 8 * front.width as usize;
     let sets = ((device.most_shared(name) as usize).saturating_sub(row) / ring).min(most);
@@ -373,7 +376,7 @@ fn one_launch(
     (sets > 0).then(|| OneLaunch {
         name,
         grid: device.multiprocessors().min(parts as u32),
-        threads: (sets * ONE_THREADS) as u32,
+        threads: (sets * warps * 32) as u32,
         shared: (sets * ring + row) as u32,
         params: One { project, front: *front, residual: 0 },
     })
