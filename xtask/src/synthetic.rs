@@ -25,6 +25,8 @@ enum Size {
     Bytes(u64),
     /// The shape whose shares align, for groups.
     ShardTiny,
+    /// Of the 27B model; qwen3_5 alone.
+    Large,
 }
 
 /// What the command is asked for.
@@ -54,6 +56,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
             let mut spec = match asked.size {
                 Size::Bytes(bytes) => Llama::of_bytes(bytes, asked.format.unwrap_or(FORMAT)),
                 Size::ShardTiny => Llama::shard_tiny(),
+                Size::Large => bail!("--shape 27b: of --family qwen3_5 alone"),
             };
             if let Some(format) = asked.format {
                 (spec.format, spec.ends_format, spec.q4_k_m) = (format, format, asked.mixed);
@@ -66,6 +69,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
             let mut spec = match asked.size {
                 Size::Bytes(bytes) => Qwen35::of_bytes(bytes, asked.format.unwrap_or(FORMAT)),
                 Size::ShardTiny => Qwen35::shard_tiny(),
+                Size::Large => Qwen35::shape_27b(),
             };
             if let Some(format) = asked.format {
                 (spec.format, spec.ends_format, spec.q4_k_m) = (format, format, asked.mixed);
@@ -131,7 +135,8 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
 fn parse_shape(text: &str) -> Result<Size> {
     match text {
         "shard-tiny" => Ok(Size::ShardTiny),
-        _ => bail!("--shape {text}: expected shard-tiny"),
+        "27b" => Ok(Size::Large),
+        _ => bail!("--shape {text}: expected shard-tiny or 27b"),
     }
 }
 

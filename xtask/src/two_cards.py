@@ -2,8 +2,11 @@
 rates and times to a first token of each, and what a killed rank does. Written to be carried: needs
 Python alone, and the binaries that `cargo xtask device-test --cards 2` puts beside it.
 
-    python3 two_cards.py [--devices 'cuda:0|cuda:1'] [--gib 15] [--prompts 4096,8192,32768]
-        [--runs 20] [--seconds 540]
+    python3 two_cards.py [--devices 'cuda:0|cuda:1'] [--prompts 4096,8192,32768] [--runs 20]
+        [--prompt-runs 3] [--cases one,shards2,...] [--parts device,hashes,kills,speeds]
+        [--seconds 540]
+
+Ways between cards: `auto`, each other's memory; `nccl`; `memory`, the host's; `tcp`.
 """
 
 import argparse
@@ -174,41 +177,53 @@ def hashes(args):
 
 def cases(layers):
     half = layers // 2
-    ring = f"0:{half},{half}:{layers}"
-    for layout in [f"0:{layers}@shards2", f"0:{layers}@rows2"]:
-        for exchange in ["nccl", "memory", "tcp"]:
-            yield f"{layout.split('@')[1]} {exchange}", layout, exchange, []
-    yield "shards2 memory, unpaired", f"0:{layers}@shards2", "memory", ["--prompt-pair", "off"]
-    yield "ring2 depth 1", ring, "auto", ["--depth", "1"]
+    ring, shards, rows = f"0:{half},{half}:{layers}", f"0:{layers}@shards2", f"0:{layers}@rows2"
+    alone = ["--prompt-pair", "off"]
+    yield "one card", f"0:{layers}", "auto", []
+    yield "shards2 auto", shards, "auto", []
+    yield "shards2 auto, unpaired", shards, "auto", alone
+    yield "rows2 auto", rows, "auto", []
     yield "ring2 depth 4", ring, "auto", ["--depth", "4"]
+    yield "ring2 depth 1", ring, "auto", ["--depth", "1"]
+    yield "shards2 nccl", shards, "nccl", []
+    yield "shards2 nccl, unpaired", shards, "nccl", alone
+    yield "rows2 nccl", rows, "nccl", []
+    yield "shards2 tcp", shards, "tcp", []
+    yield "rows2 tcp", rows, "tcp", []
+    yield "shards2 memory", shards, "memory", []
 
 
 def speeds(args, model):
     layers = layers_of(model)
     one = args.devices.split("|")[0]
-    rows = [("one card", f"0:{layers}", "auto", [], one)]
-    rows += [(*case, args.devices) for case in cases(layers)]
     reference = None
-    for name, layout, exchange, more, devices in rows:
+    for name, layout, exchange, more in cases(layers):
+        if args.cases and not any(name.startswith(case) for case in args.cases):
+            continue
+        devices = one if name == "one card" else args.devices
+        # What leaves the cards takes too long for more.
+        is_short = exchange != "auto" or name in ("shards2 auto", "rows2 auto")
+        prompts = args.prompts[:1] if is_short else args.prompts
         if left(args) < 60:
             say(f"{name}: no time left")
             continue
         try:
-            most = max(args.prompts) + 512
+            most, loading = max(args.prompts) + 512, time.time()
             server = Server(model, layout, devices, exchange, "--context", str(most), *more)
         except RuntimeError as error:
             say(f"{name}: {error}")
             continue
         try:
+            say(f"{name}: ready after {time.time() - loading:.1f} s")
             seen = set()
             for streams in (1, 8):
                 together(server, streams, 8, 1)
                 runs = [together(server, streams, 16, 5) for _ in range(args.runs)]
                 seen |= {(streams, digest) for _, digest in runs}
                 say(f"{name}: decode of {streams}: {shown([run[0] for run in runs], 'tokens/s')}")
-            for tokens in args.prompts:
+            for tokens in prompts:
                 runs = []
-                for at in range(max(3, args.runs // 7)):
+                for at in range(max(1, args.prompt_runs * args.prompts[0] // tokens)):
                     if left(args) < 30:
                         break
                     runs.append(server.ask(prompt_of(tokens, at), 1)[1])
@@ -234,7 +249,7 @@ def children(pid):
 def kills(args, model):
     """A rank that is killed: how long until rank 0 says so, and until the pair serves again."""
     layers = layers_of(model)
-    for exchange in ["nccl", "memory", "tcp"]:
+    for exchange in ["auto", "nccl", "tcp"]:
         server = Server(model, f"0:{layers}@shards2", args.devices, exchange, "--continue-s", "0",
                         "--context", str(args.prompts[-1] + 1024))
         for phase, prompt, tokens in [("prompt", args.prompts[-1], 1), ("decode", 64, 900)]:
@@ -263,23 +278,25 @@ def kills(args, model):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--devices", default="cuda:0|cuda:1")
-    parser.add_argument("--gib", type=int, default=15)
     parser.add_argument("--model", help="instead of one that is made")
     parser.add_argument("--prompts", default="4096,8192,32768")
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--prompt-runs", type=int, default=3)
+    parser.add_argument("--cases", default="", help="names' beginnings, parted by commas")
     parser.add_argument("--seconds", type=int, default=540)
     parser.add_argument("--parts", default="device,hashes,kills,speeds")
     args = parser.parse_args()
     args.prompts = [int(one) for one in args.prompts.split(",")]
+    args.cases = [case for case in args.cases.split(",") if case]
     parts = args.parts.split(",")
     model = args.model or os.path.join(HERE, "27b.gguf")
     making = None
     if not os.path.exists(model) and "speeds" in parts:
-        making = subprocess.Popen([tool("xtask"), "synthetic", "--bytes", f"{args.gib}GiB",
-                                   "--family", "qwen3_5", "--format", "Q4_K", model], cwd=HERE)
+        making = subprocess.Popen([tool("xtask"), "synthetic", "--shape", "27b", "--family",
+                                   "qwen3_5", model], cwd=HERE)
     if "device" in parts:
         subprocess.run("nvidia-smi topo -m; nvidia-smi -L", shell=True)
-        subprocess.run([tool("device"), "nccl"], cwd=HERE)
+        subprocess.run([tool("device"), "meet"], cwd=HERE)
     if "hashes" in parts:
         hashes(args)
     if "kills" in parts:

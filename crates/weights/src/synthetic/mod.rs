@@ -4,6 +4,7 @@ mod llama;
 mod qwen3_5;
 
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use arith::format::Format;
@@ -18,6 +19,9 @@ pub use qwen3_5::Qwen35;
 
 /// Tokens of the byte-level vocabulary: 256 bytes, `<|im_start|>` and `<|im_end|>`.
 pub const VOCAB_MIN: usize = 258;
+
+/// Values of a tensor that are made at once.
+const VALUES_AT_ONCE: usize = 1 << 18;
 
 /// The chat template: `<|im_start|>role\ncontent<|im_end|>\n` a message.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' \
@@ -161,15 +165,35 @@ impl Tensor {
         self.values() / self.format.unit_values() as u64 * self.format.unit_bytes() as u64
     }
 
-    /// Writes it row by row, and so in little memory.
+    /// Writes it some rows at a time, and so in little memory; a large one's are made by all cores.
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut noise = Noise::at(self.seed, self.first);
-        let mut values = vec![0.0; self.cols];
-        for _ in 0..self.rows {
-            values.fill_with(|| self.middle + self.size * noise.next());
-            out.write_all(&quantise(self.format, &values))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let rows = (VALUES_AT_ONCE / self.cols.max(1)).max(1);
+        for first in (0..self.rows).step_by(rows * cores) {
+            let parts = (first..self.rows.min(first + rows * cores)).step_by(rows);
+            let mut parts = parts.map(|first| first..self.rows.min(first + rows));
+            if self.rows <= rows {
+                parts.try_for_each(|part| out.write_all(&self.made(part)))?;
+                continue;
+            }
+            std::thread::scope(|scope| {
+                let jobs: Vec<_> = parts.map(|part| scope.spawn(|| self.made(part))).collect();
+                let mut made = jobs.into_iter().map(|job| job.join());
+                made.try_for_each(|rows| out.write_all(&rows.expect("rows of noise are made")))
+            })?;
         }
         Ok(())
+    }
+
+    /// Some of its rows.
+    fn made(&self, rows: Range<usize>) -> Vec<u8> {
+        let mut noise = Noise::at(self.seed, self.first + (rows.start * self.cols) as u64);
+        let mut values = vec![0.0; self.cols];
+        let row = |_| {
+            values.fill_with(|| self.middle + self.size * noise.next());
+            quantise(self.format, &values)
+        };
+        rows.flat_map(row).collect()
     }
 }
 

@@ -135,6 +135,29 @@ impl Qwen35 {
         }
     }
 
+    /// The shapes of the 27B model, in Q4_K.
+    pub fn shape_27b() -> Self {
+        Self {
+            layers: 64,
+            hidden: 5_120,
+            intermediate: 17_408,
+            vocab: 248_320,
+            heads: Heads { query: 24, kv: 4, dim: 256 },
+            gdn: Gdn {
+                keys: 16,
+                values: 48,
+                key_dim: 128,
+                value_dim: 128,
+                taps: 4,
+                order: HeadOrder::Tiled,
+            },
+            rope_dims: 64,
+            format: Format::Q4K,
+            ends_format: Format::Q4K,
+            ..Self::default()
+        }
+    }
+
     /// Bytes of all its tensors.
     pub fn bytes(&self) -> u64 {
         self.tensors().bytes(|_| true)
