@@ -52,6 +52,53 @@ pub struct RowMap {
     pub tables: Vec<Arc<[u32]>>,
 }
 
+/// How what the members of a group give each other becomes rows again.
+#[derive(Clone, Copy, Debug)]
+pub enum Together<'a> {
+    /// Each of `members` gives a node of the tree of every value, and they are added in its order
+    /// ([`arith::linear::join`]).
+    Nodes {
+        /// Values of a row.
+        width: usize,
+        /// Members; a power of two.
+        members: usize,
+    },
+    /// Each gives its piece of a row.
+    Pieces {
+        /// Values of a whole row.
+        width: usize,
+        /// The runs that each member has, in the order in which it has them.
+        members: &'a [Vec<Range<usize>>],
+    },
+}
+
+impl Together<'_> {
+    /// Values of a whole row.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Nodes { width, .. } | Self::Pieces { width, .. } => *width,
+        }
+    }
+
+    /// Members of the group.
+    pub fn members(&self) -> usize {
+        match self {
+            Self::Nodes { members, .. } => *members,
+            Self::Pieces { members, .. } => members.len(),
+        }
+    }
+
+    /// Values that a member gives of a row.
+    pub fn values(&self, member: usize) -> usize {
+        match self {
+            Self::Nodes { width, .. } => *width,
+            Self::Pieces { members, .. } => {
+                members[member].iter().map(ExactSizeIterator::len).sum()
+            }
+        }
+    }
+}
+
 /// Rows that are normed on their way into a projection.
 pub struct Normed<'a, B: Backend + ?Sized> {
     /// The rows.
@@ -175,6 +222,26 @@ pub trait Backend: Send + Sync + 'static {
     fn kv(&self, dtype: KvDtype, pages: usize, heads: Heads) -> Result<Self::Kv, BackendError>;
     /// Room for `places` recurrent states of a layer of this shape.
     fn state(&self, shape: Gdn, places: usize) -> Result<Self::State, BackendError>;
+
+    /// Whether so many rows can be given by [`Backend::give`], where members' devices have met. The
+    /// same on all of them.
+    fn gives(&self, rows: usize, together: Together<'_>) -> bool {
+        let _ = (rows, together);
+        false
+    }
+    /// Gives the first `rows` rows of `own`, this member's, to the devices of all others, and waits
+    /// for nothing. `lane` is 0 or 1, which of two that may be on their way at once. `own` is not
+    /// to change until the lane has taken what came.
+    fn give(&self, lane: usize, own: &Self::Rows, rows: usize, together: Together<'_>) {
+        let _ = (lane, own, rows, together);
+        unreachable!("a device that gives nothing by itself");
+    }
+    /// Puts `rows` rows of `to` together of what all members gave in `lane`; `to` may be what was
+    /// given, where that were nodes.
+    fn take(&self, lane: usize, to: &mut Self::Rows, rows: usize, together: Together<'_>) {
+        let _ = (lane, to, rows, together);
+        unreachable!("a device that gives nothing by itself");
+    }
 
     /// Copies rows `first .. first + rows` of `from` to rows `at ..` of `to`.
     fn copy_rows(

@@ -1,5 +1,6 @@
 //! A card: its context, stream, memory and kernels.
 
+mod reach;
 mod side;
 
 use std::collections::HashMap;
@@ -16,7 +17,8 @@ use crate::pinned::{self, Pinned};
 use crate::replay::{Replays, Shape};
 use crate::units::UNITS;
 
-pub(crate) use side::Side;
+pub(crate) use reach::{Seen, Word};
+pub(crate) use side::{Event, Side};
 
 /// Memory of the card that is left to others, and to the driver.
 const MEMORY_FLOOR_BYTES: u64 = 256 << 20;
@@ -258,6 +260,13 @@ impl Device {
         self.flush();
         self.enter();
         self.replays().settle(self);
+    }
+
+    /// Launches what waits and what is held back, before another stream comes in.
+    fn part(&self) {
+        self.flush();
+        self.enter();
+        self.replays().part(self);
     }
 
     /// Launches all that was asked for, before a copy or a wait.

@@ -19,7 +19,9 @@ mod fuse;
 mod gdn;
 mod library;
 mod matrix;
+mod meet;
 pub mod nccl;
+pub mod peers;
 mod pinned;
 mod project;
 mod project_a8;
@@ -33,7 +35,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arith::base::Arith;
 use arith::format::{Format, Matrix};
 use arith::linear::Groups;
-use backend::{Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Walk};
+use backend::{
+    Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Together, Walk,
+};
 
 pub use attention::{HEAD_DIM_MAX, Kv};
 pub use device::Graph;
@@ -50,6 +54,8 @@ pub struct Cuda {
     ordinal: u32,
     arith: Arith,
     work: Mutex<Work>,
+    /// Where the members of a group meet, while they do.
+    meeting: Mutex<Option<meet::Meeting>>,
 }
 
 /// What ops need besides their operands; grown at first use, then kept.
@@ -114,7 +120,8 @@ impl Cuda {
             })
         })();
         let work = work.map_err(|error| CudaError::Memory { words: error.to_string() })?;
-        Ok(Self { device, ordinal, arith: Arith::One, work: Mutex::new(work) })
+        let meeting = Mutex::default();
+        Ok(Self { device, ordinal, arith: Arith::One, work: Mutex::new(work), meeting })
     }
 
     /// The same card, computing `arith`.
@@ -152,7 +159,21 @@ impl Cuda {
     /// # Errors
     /// Too little memory.
     pub fn noise(&self, format: Format, rows: usize, cols: usize) -> Result<Linear, BackendError> {
-        Linear::noise(&self.device, format, rows, cols)
+        Linear::noise(&self.device, format, (rows, cols), Groups::of(cols))
+    }
+
+    /// The same of a share of K, of `cols` values.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn noise_share(
+        &self,
+        format: Format,
+        groups: Groups,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Linear, BackendError> {
+        Linear::noise(&self.device, format, (rows, cols), groups)
     }
 
     /// Has the card write where no memory is, to test what becomes of it.
@@ -192,6 +213,19 @@ impl Cuda {
     /// Seconds on the card between the start and the end of what `work` launches.
     pub fn timed(&self, work: impl FnOnce()) -> f64 {
         self.device.timed(work)
+    }
+
+    fn meeting(&self) -> MutexGuard<'_, Option<meet::Meeting>> {
+        self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_meeting(&self, meeting: Option<meet::Meeting>) {
+        *self.meeting() = meeting;
+    }
+
+    /// What went wrong in the meeting, if there is one.
+    pub(crate) fn meeting_trouble(&self) -> Option<String> {
+        self.meeting().as_ref().and_then(|meeting| meeting.trouble().map(str::to_owned))
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
@@ -270,6 +304,20 @@ impl Backend for Cuda {
 
     fn state(&self, shape: Gdn, places: usize) -> Result<State, BackendError> {
         State::new(&self.device, shape, places)
+    }
+
+    fn gives(&self, rows: usize, together: Together<'_>) -> bool {
+        meet::fits(rows, together)
+    }
+
+    fn give(&self, lane: usize, own: &Rows, rows: usize, together: Together<'_>) {
+        let mut meeting = self.meeting();
+        meeting.as_mut().expect("members have met").give(lane, own, rows, together);
+    }
+
+    fn take(&self, lane: usize, to: &mut Rows, rows: usize, together: Together<'_>) {
+        let mut meeting = self.meeting();
+        meeting.as_mut().expect("members have met").take(lane, to, rows, together);
     }
 
     fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {

@@ -57,6 +57,11 @@ macro_rules! library {
     };
 }
 
+/// `CUipcMemHandle`: by which another process finds memory of a card.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MemoryName(pub(crate) [u8; 64]);
+
 library! {
     /// What is used of the driver.
     Driver {
@@ -76,10 +81,20 @@ library! {
         upload = "cuMemcpyHtoDAsync_v2": (u64, *const c_void, usize, Handle),
         download = "cuMemcpyDtoHAsync_v2": (*mut c_void, u64, usize, Handle),
         copy = "cuMemcpyDtoDAsync_v2": (u64, u64, usize, Handle),
+        fill_words = "cuMemsetD32Async": (u64, c_uint, usize, Handle),
+        context_device = "cuCtxGetDevice": (*mut c_int),
+        device_uuid = "cuDeviceGetUuid": (*mut [u8; 16], c_int),
+        may_reach = "cuDeviceCanAccessPeer": (*mut c_int, c_int, c_int),
+        reach = "cuCtxEnablePeerAccess": (Handle, c_uint),
+        memory_name = "cuIpcGetMemHandle": (*mut MemoryName, u64),
+        memory_open = "cuIpcOpenMemHandle_v2": (*mut u64, MemoryName, c_uint),
+        memory_close = "cuIpcCloseMemHandle": (u64),
+        write_word = "cuStreamWriteValue32_v2": (Handle, u64, c_uint, c_uint),
+        wait_word = "cuStreamWaitValue32_v2": (Handle, u64, c_uint, c_uint),
+        stream_after = "cuStreamWaitEvent": (Handle, Handle, c_uint),
         fill = "cuMemsetD8Async": (u64, u8, usize, Handle),
         stream_create = "cuStreamCreate": (*mut Handle, c_uint),
         stream_wait = "cuStreamSynchronize": (Handle),
-        stream_query = "cuStreamQuery": (Handle),
         stream_create_first = "cuStreamCreateWithPriority": (*mut Handle, c_uint, c_int),
         stream_destroy = "cuStreamDestroy_v2": (Handle),
         stream_priorities = "cuCtxGetStreamPriorityRange": (*mut c_int, *mut c_int),

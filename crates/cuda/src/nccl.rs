@@ -1,21 +1,19 @@
 //! NCCL, the vendor's library between cards, loaded at run time. Here it moves words and adds
 //! nothing: sums stay in the tree's order, which is the members' own.
 //!
-//! Its calls do not block: whoever waits asks again and again whether to go on, and gives up by
-//! aborting the communicator, which ends what it has launched on the card.
+//! Its calls do not block: what they launch runs on a side stream, and whoever gives up aborts the
+//! communicator, which ends that too.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::device::{Buffer, Device, Side};
+use crate::device::{Buffer, Side};
 use crate::library::{Calls, Handle, Nccl as Library, UniqueId};
+use crate::meet::{MANY_VALUES, Meeting, PLACES, Way};
+use crate::peers::{OFFER_BYTES, Offer, Stopper};
 use crate::{Cuda, CudaError};
-
-/// Bytes of an id.
-pub const ID_BYTES: usize = 128;
-/// By which the ends of a communicator find each other.
-pub type Id = [u8; ID_BYTES];
 
 /// A word of four bytes.
 const WORD: c_int = 3;
@@ -24,35 +22,40 @@ const MAGIC: u32 = 0xcafe_beef;
 /// 2.14, whose `ncclConfig_t` every later version takes.
 const CONFIG_VERSION: u32 = 21_400;
 /// Looks in a row, and the pause between those that follow.
-const LOOKS: u32 = 2_000;
+const LOOKS: u32 = 20_000;
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// The library, and one member's end of a communicator on a card.
 pub struct Nccl {
-    library: Library,
-    side: Side,
-    communicator: Option<Handle>,
-    given: Buffer,
-    taken: Buffer,
+    cuda: Arc<Cuda>,
+    library: Arc<Library>,
+    side: Arc<Side>,
+    communicator: Option<Arc<Communicator>>,
 }
 
-// SAFETY: a communicator may be used by any thread, by one at a time.
-unsafe impl Send for Nccl {}
+/// An end of a communicator, until it is aborted.
+pub(crate) struct Communicator {
+    library: Arc<Library>,
+    side: Arc<Side>,
+    at: Mutex<Option<Handle>>,
+    /// Whether whoever waits gives up.
+    over: AtomicBool,
+}
+
+// SAFETY: a communicator may be used by any thread, by one at a time, as its lock has it.
+unsafe impl Send for Communicator {}
+// SAFETY: as above.
+unsafe impl Sync for Communicator {}
 
 impl Nccl {
     /// Loads the library from `path`, else from `BATON_NCCL` or where the system has it.
     ///
     /// # Errors
-    /// `NoNccl` or `OldLibrary`; a card without room for a stream and two small buffers.
-    pub fn open(cuda: &Cuda, path: Option<&str>) -> Result<Self, CudaError> {
-        Self::on(&cuda.device, Library::open(path)?)
-    }
-
-    fn on(device: &Arc<Device>, library: Library) -> Result<Self, CudaError> {
-        let side = Side::new(device)?;
-        let [given, taken] = ["values to be given", "values that are taken"]
-            .map(|what| side.buffer(what, 1 << 16).map_err(memory));
-        Ok(Self { given: given?, taken: taken?, library, side, communicator: None })
+    /// `NoNccl` or `OldLibrary`; a card without room for a stream.
+    pub fn open(cuda: &Arc<Cuda>, path: Option<&str>) -> Result<Self, CudaError> {
+        let library = Arc::new(Library::open(path)?);
+        let side = Arc::new(Side::new(&cuda.device)?);
+        Ok(Self { cuda: cuda.clone(), library, side, communicator: None })
     }
 
     /// Its version: `2.29.3`.
@@ -60,26 +63,27 @@ impl Nccl {
         version(&self.library)
     }
 
-    /// Draws what the ends of a new communicator find each other by.
+    /// Draws what the ends of a new communicator find each other by; the first member's counts.
     ///
     /// # Errors
     /// The library's words.
-    pub fn draw(&self) -> Result<Id, CudaError> {
+    pub fn offer(&mut self) -> Result<Offer, CudaError> {
+        self.leave();
         draw(&self.library)
     }
 
-    /// Finds the other ends of `id`, of which this is `index` of `count`. Gives up soon after
-    /// `over` says so.
+    /// Finds the other ends, of which this is `index` of as many as there are offers. Gives up soon
+    /// after `over` says so.
     ///
     /// # Errors
-    /// The library's words, or that it was given up on; the communicator is aborted then.
+    /// The library's words, or that it was given up on; a card without room for what comes.
     pub fn connect(
         &mut self,
-        id: &Id,
-        (index, count): (usize, usize),
+        offers: &[Offer],
+        index: usize,
         over: &dyn Fn() -> bool,
     ) -> Result<(), CudaError> {
-        self.abort();
+        self.leave();
         let config = Calls {
             size: size_of::<Calls>(),
             magic: MAGIC,
@@ -91,127 +95,129 @@ impl Nccl {
         let mut communicator = std::ptr::null_mut();
         // SAFETY: a place for a communicator, an id, and a config that says how long it is.
         let code = unsafe {
-            let (count, index) = (count as c_int, index as c_int);
-            (self.library.calls.connect)(&mut communicator, count, UniqueId(*id), index, &config)
+            let (count, id) = (offers.len() as c_int, UniqueId(offers[0]));
+            let connect = self.library.calls.connect;
+            connect(&mut communicator, count, id, index as c_int, &config)
         };
-        self.communicator = Some(communicator).filter(|at| !at.is_null());
-        let done = self.check("ncclCommInitRankConfig", code);
-        self.settled(done.and_then(|()| self.settle("ncclCommInitRankConfig", over)))
-    }
-
-    /// Gives `own` to each of `to` and takes what each of `takes` gives, of the size of its place.
-    /// Gives up soon after `over` says so.
-    ///
-    /// # Errors
-    /// The library's words, or that it was given up on; the communicator is aborted then.
-    pub fn exchange(
-        &mut self,
-        own: &[f32],
-        to: &[usize],
-        takes: &mut [(usize, &mut [f32])],
-        over: &dyn Fn() -> bool,
-    ) -> Result<(), CudaError> {
-        let done = self.carry(own, to, takes, over);
-        self.settled(done)
-    }
-
-    fn carry(
-        &mut self,
-        own: &[f32],
-        to: &[usize],
-        takes: &mut [(usize, &mut [f32])],
-        over: &dyn Fn() -> bool,
-    ) -> Result<(), CudaError> {
-        let Some(communicator) = self.communicator else {
-            return Err(failed("ncclSend", "no communicator".into()));
-        };
-        let all: usize = takes.iter().map(|(_, place)| size_of_val(&**place)).sum();
-        for (buffer, what, bytes) in [
-            (&mut self.given, "values to be given", size_of_val(own)),
-            (&mut self.taken, "values that are taken", all),
-        ] {
-            if buffer.bytes() < bytes {
-                *buffer = self.side.buffer(what, bytes.next_power_of_two()).map_err(memory)?;
+        let made = Arc::new(Communicator {
+            library: self.library.clone(),
+            side: self.side.clone(),
+            at: Mutex::new(Some(communicator).filter(|at| !at.is_null())),
+            over: AtomicBool::new(false),
+        });
+        self.communicator = Some(made.clone());
+        let done = check(&self.library, "ncclCommInitRankConfig", code);
+        let done = done.and_then(|()| made.settle("ncclCommInitRankConfig", over));
+        let meeting = done.and_then(|()| {
+            let bytes = (PLACES * 4 * MANY_VALUES) as u128;
+            let place = |member| {
+                let bytes = if member == index { 0 } else { bytes };
+                Buffer::new(&self.cuda.device, "what other members give", bytes).map_err(memory)
+            };
+            let places = (0..offers.len()).map(place).collect::<Result<_, _>>()?;
+            self.cuda.wait();
+            Meeting::new(&self.cuda, &self.side, Way::Nccl(made, places), index)
+        });
+        match meeting {
+            Ok(meeting) => self.cuda.set_meeting(Some(meeting)),
+            Err(error) => {
+                self.leave();
+                return Err(error);
             }
-        }
-        if !to.is_empty() {
-            self.side.upload(&self.given, own)?;
-        }
-        let (calls, stream) = (&self.library.calls, self.side.handle());
-        // SAFETY: no arguments.
-        self.check("ncclGroupStart", unsafe { (calls.group_start)() })?;
-        for &peer in to {
-            let given = self.given.at() as *const c_void;
-            // SAFETY: as many words of the card's memory, which stay until the stream is done.
-            let code = unsafe {
-                (calls.send)(given, own.len(), WORD, peer as c_int, communicator, stream)
-            };
-            self.check("ncclSend", code)?;
-        }
-        let mut at = self.taken.at();
-        for (peer, place) in &*takes {
-            // SAFETY: as above; the buffer holds all places.
-            let code = unsafe {
-                let to = at as *mut c_void;
-                (calls.receive)(to, place.len(), WORD, *peer as c_int, communicator, stream)
-            };
-            self.check("ncclRecv", code)?;
-            at += size_of_val(&**place) as u64;
-        }
-        // SAFETY: the group that was started.
-        self.check("ncclGroupEnd", unsafe { (calls.group_end)() })?;
-        self.settle("ncclGroupEnd", over)?;
-        self.wait("cuStreamQuery", over, || self.side.is_done())?;
-        let mut at = 0;
-        for (_, place) in takes {
-            self.side.download(&self.taken, at, place)?;
-            at += size_of_val(&**place);
         }
         Ok(())
     }
 
+    /// What ends what the others are waited for in this epoch, from any thread.
+    pub fn stopper(&self) -> Stopper {
+        let communicator = self.communicator.clone();
+        Box::new(move || communicator.iter().for_each(|communicator| communicator.abort()))
+    }
+
+    /// What went wrong since the members met.
+    pub fn trouble(&self) -> Option<String> {
+        self.cuda.meeting_trouble()
+    }
+
     /// Aborts the communicator, if there is one: what it runs on the card ends.
-    pub fn abort(&mut self) {
+    pub fn leave(&mut self) {
         if let Some(communicator) = self.communicator.take() {
+            communicator.abort();
+            self.cuda.wait();
+            self.cuda.set_meeting(None);
+        }
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Communicator {
+    fn at(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn abort(&self) {
+        self.over.store(true, Ordering::Release);
+        if let Some(communicator) = self.at().take() {
             self.side.handle();
             // SAFETY: a communicator that is not used again.
             unsafe { (self.library.calls.abort)(communicator) };
         }
     }
 
-    /// Aborts after what has failed.
-    fn settled(&mut self, done: Result<(), CudaError>) -> Result<(), CudaError> {
-        if done.is_err() {
-            self.abort();
+    /// Gives `sizes(index)` values at `own` to each of `members`, and has theirs where `came` says.
+    pub(crate) fn carry(
+        &self,
+        side: &Side,
+        own: u64,
+        (index, members): (usize, usize),
+        sizes: &dyn Fn(usize) -> usize,
+        came: &dyn Fn(usize) -> u64,
+    ) -> Result<(), CudaError> {
+        let at = self.at();
+        let Some(communicator) = *at else {
+            return Err(failed("ncclSend", "the communicator was aborted".into()));
+        };
+        let (library, stream) = (&self.library, side.handle());
+        let calls = &library.calls;
+        // SAFETY: no arguments.
+        check(library, "ncclGroupStart", unsafe { (calls.group_start)() })?;
+        for member in (0..members).filter(|&member| member != index) {
+            let (given, peer) = (own as *const c_void, member as c_int);
+            // SAFETY: as many words of the card's memory, which stay until the stream is past them.
+            unsafe {
+                let code = (calls.send)(given, sizes(index), WORD, peer, communicator, stream);
+                check(library, "ncclSend", code)?;
+                let (to, size) = (came(member) as *mut c_void, sizes(member));
+                let code = (calls.receive)(to, size, WORD, peer, communicator, stream);
+                check(library, "ncclRecv", code)?;
+            }
         }
-        done
+        // SAFETY: the group that was started.
+        check(library, "ncclGroupEnd", unsafe { (calls.group_end)() })?;
+        drop(at);
+        self.settle("ncclGroupEnd", &|| false)
     }
 
     /// Waits until what was called is under way, by the library's own word.
     fn settle(&self, call: &'static str, over: &dyn Fn() -> bool) -> Result<(), CudaError> {
-        let Some(communicator) = self.communicator else {
-            return Err(failed(call, "it gave no communicator".into()));
-        };
-        self.wait(call, over, || {
-            let mut state = 0;
-            // SAFETY: a communicator and a place for an int.
-            let code = unsafe { (self.library.calls.state)(communicator, &mut state) };
-            self.check("ncclCommGetAsyncError", code)?;
-            self.check(call, state).map(|()| state != IN_PROGRESS)
-        })
-    }
-
-    fn wait(
-        &self,
-        call: &'static str,
-        over: &dyn Fn() -> bool,
-        done: impl Fn() -> Result<bool, CudaError>,
-    ) -> Result<(), CudaError> {
         for look in 0_u32.. {
-            if done()? {
+            let mut state = 0;
+            let code = match *self.at() {
+                None => return Err(failed(call, "it gave no communicator".into())),
+                // SAFETY: a communicator and a place for an int.
+                Some(at) => unsafe { (self.library.calls.state)(at, &mut state) },
+            };
+            check(&self.library, "ncclCommGetAsyncError", code)?;
+            check(&self.library, call, state)?;
+            if state != IN_PROGRESS {
                 return Ok(());
             }
-            if look % 64 == 0 && over() {
+            if self.over.load(Ordering::Acquire) || look % 64 == 0 && over() {
                 break;
             }
             if look < LOOKS {
@@ -222,13 +228,9 @@ impl Nccl {
         }
         Err(failed(call, "given up".into()))
     }
-
-    fn check(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
-        check(&self.library, call, code)
-    }
 }
 
-impl Drop for Nccl {
+impl Drop for Communicator {
     fn drop(&mut self) {
         self.abort();
     }
@@ -256,8 +258,8 @@ fn version(library: &Library) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
-fn draw(library: &Library) -> Result<Id, CudaError> {
-    let mut id = UniqueId([0; ID_BYTES]);
+fn draw(library: &Library) -> Result<Offer, CudaError> {
+    let mut id = UniqueId([0; OFFER_BYTES]);
     // SAFETY: a place for an id.
     check(library, "ncclGetUniqueId", unsafe { (library.calls.unique_id)(&mut id) })?;
     Ok(id.0)

@@ -172,6 +172,16 @@ impl Replays {
         self.index = 0;
     }
 
+    /// As [`Replays::settle`] where another stream comes in, as between any two layers of a prompt:
+    /// what was launched since is not remembered, or so many stretches would displace all others.
+    pub(crate) fn part(&mut self, device: &Device) {
+        match &mut self.now {
+            Now::Held { .. } => self.let_go(device, false),
+            Now::Noted(launches) => launches.clear(),
+        }
+        self.index = 0;
+    }
+
     /// Launches one by one what is held back. A stretch that others end twice is forgotten.
     fn let_go(&mut self, device: &Device, missed: bool) {
         let Now::Held { stretch, count } = self.now else { return };

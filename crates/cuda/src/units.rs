@@ -50,7 +50,7 @@ const OPERANDS: Part = part!("operands");
 const FRONT: Part = part!("front");
 
 /// Every source.
-pub const UNITS: [Unit; 14] = [
+pub const UNITS: [Unit; 15] = [
     Unit {
         name: "rows",
         parts: &[PRELUDE, OPERANDS, part!("rows")],
@@ -209,6 +209,14 @@ pub const UNITS: [Unit; 14] = [
         shared: &[215_872, 224_064, 215_872],
         yields: false,
         hot: &["wide_nibbles_bf16_64", "wide_nibbles_f16_32", "wide_nibbles_k_32"],
+    },
+    Unit {
+        name: "meet",
+        parts: &[PRELUDE, part!("meet")],
+        kernels: &["meet_few", "meet_many"],
+        shared: &[],
+        yields: false,
+        hot: &["meet_few", "meet_many"],
     },
     Unit {
         name: "fused",

@@ -39,14 +39,15 @@ pub struct GroupConfig {
 /// What the values of exchanges go through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Through {
-    /// Memory between members of the leader's machine, links between others.
+    /// The memory of cards that see each other's, where all members have one; else memory between
+    /// members of the leader's machine, links between others.
     #[default]
     Auto,
     /// Links alone.
     Links,
     /// Memory alone: a member that does not reach it is refused.
     Memory,
-    /// The vendor's library between cards, where all members have it; else as `Auto`.
+    /// The vendor's library between cards, where all members have it; else memory and links.
     Nccl,
 }
 

@@ -1,63 +1,66 @@
-//! Exchanges that a library carries between members' devices, NCCL say, where all members have it.
+//! Exchanges between members' devices, where all members have a way: cards that see each other's
+//! memory, or a library, NCCL say.
 //!
-//! Who may take part is proved on the group's links: over them the leader gives the others the id
-//! by which the library's ends find each other, anew in each epoch, and all say whether they have
-//! it. Where one has not, all of them stay with links and memory. Links and their beats stay: they
-//! say that a member is lost, and then the library is told to give up.
+//! Who may take part is proved on the group's links: over them members offer by what others find
+//! them, anew in each epoch, and all say whether they did. Where one did not, all of them stay with
+//! links and memory. Links and their beats stay: they say that a member is lost, and then devices
+//! are told to wait for nobody any more.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use stage::{Exchange, ExchangeError, Member};
 
 use crate::Seat;
 use crate::epoch::Epoch;
-use crate::seat::places;
 
-/// Bytes of an id.
-pub const ID_BYTES: usize = 128;
-/// By which the ends of one epoch find each other.
-pub type Id = [u8; ID_BYTES];
+/// Bytes of an offer.
+pub const OFFER_BYTES: usize = 128;
+/// By which a member's device is found in one epoch.
+pub type Offer = [u8; OFFER_BYTES];
+/// Ends all that a device waits for of others, in the epoch that it was made in; called again and
+/// again, from any thread.
+pub type Stopper = Box<dyn Fn() + Send + Sync>;
 /// How long the ends may take to find each other.
 const CONNECT_MS_MAX: u64 = 30_000;
+/// How often a device is looked after.
+const LOOK: Duration = Duration::from_millis(50);
 
-/// One member's end of a library that moves values between devices. What it gives up on or refuses
-/// it says in words.
+/// One member's way between devices. What it gives up on or refuses it says in words.
 pub trait Carrier: Send {
-    /// Draws the id of a new epoch; the leader's alone is asked.
+    /// By what others find this one in a new epoch of so many members; forgets those of an earlier.
     ///
     /// # Errors
     /// What the library says.
-    fn draw(&mut self) -> Result<Id, String>;
-    /// Finds the others of an id. Gives up soon after `over` says so.
+    fn offer(&mut self, members: usize) -> Result<Offer, String>;
+    /// Finds the others. Gives up soon after `over` says so.
     ///
     /// # Errors
     /// What the library says, or that it was told to give up.
-    fn connect(&mut self, id: &Id, member: Member, over: &dyn Fn() -> bool) -> Result<(), String>;
-    /// Gives `own` to each of `to` and takes what each of `takes` gives, of the size of its place.
-    /// Gives up soon after `over` says so.
-    ///
-    /// # Errors
-    /// What the library says, or that it was told to give up.
-    fn exchange(
+    fn connect(
         &mut self,
-        own: &[f32],
-        to: &[usize],
-        takes: &mut [(usize, &mut [f32])],
+        offers: &[Offer],
+        member: Member,
         over: &dyn Fn() -> bool,
     ) -> Result<(), String>;
+    /// What ends this epoch's waits.
+    fn stopper(&self) -> Stopper;
+    /// What went wrong since the others were found.
+    fn trouble(&self) -> Option<String>;
     /// Ends what still runs, and forgets the others.
-    fn abort(&mut self);
+    fn leave(&mut self);
 }
 
-/// A member's place in the exchanges of its group, over a library where all members have it.
+/// Why a member has no way between devices; none where it was asked for none.
+pub type Without = Option<String>;
+
+/// A member's place in the exchanges of its group, between devices where all members have met.
 pub struct Direct {
     seat: Seat,
-    /// Or why this member has none.
-    carrier: Result<Box<dyn Carrier>, String>,
-    /// The epoch that was asked, and whether all members have met in it.
-    asked: Option<(Arc<Epoch>, bool)>,
+    carrier: Result<Box<dyn Carrier>, Without>,
+    /// The epoch that was asked, and who looks after the device if all members have met in it.
+    asked: Option<(Arc<Epoch>, Option<Keeper>)>,
 }
 
 impl std::fmt::Debug for Direct {
@@ -68,60 +71,54 @@ impl std::fmt::Debug for Direct {
 
 impl Direct {
     /// Over `seat` until all members have met by `carrier`, and where they can't.
-    pub fn new(seat: Seat, carrier: Result<Box<dyn Carrier>, String>) -> Self {
+    pub fn new(seat: Seat, carrier: Result<Box<dyn Carrier>, Without>) -> Self {
         Self { seat, carrier, asked: None }
     }
 
-    /// Whether all members have met by their carriers in this epoch; asks them where it is new.
-    fn has_met(&mut self) -> Result<bool, ExchangeError> {
+    /// Who looks after the device, if all members have met in this epoch; asks them where it is
+    /// new.
+    fn keeper(&mut self) -> Result<Option<&Keeper>, ExchangeError> {
         let epoch = self.seat.group().live()?;
-        match &self.asked {
-            Some((asked, met)) if Arc::ptr_eq(asked, &epoch) => return Ok(*met),
-            _ => {}
+        if !matches!(&self.asked, Some((asked, _)) if Arc::ptr_eq(asked, &epoch)) {
+            self.asked = None;
+            let met = self.meet(&epoch)?;
+            let keeper = match &mut self.carrier {
+                Ok(carrier) if met => Some(Keeper::start(&epoch, carrier.stopper())),
+                Ok(carrier) => {
+                    carrier.leave();
+                    None
+                }
+                Err(_) => None,
+            };
+            self.asked = Some((epoch, keeper));
         }
-        self.asked = None;
-        let met = self.meet(&epoch)?;
-        if !met {
-            self.abort();
-        }
-        self.asked = Some((epoch, met));
-        Ok(met)
+        Ok(self.asked.as_ref().and_then(|(_, keeper)| keeper.as_ref()))
     }
 
     /// Whether all members have a carrier, and those have found each other.
     fn meet(&mut self, epoch: &Epoch) -> Result<bool, ExchangeError> {
         let member = self.seat.member();
-        let drawn = match &mut self.carrier {
-            Ok(carrier) if member.index == 0 => {
-                carrier.abort();
-                carrier.draw()
-            }
-            Ok(carrier) => {
-                carrier.abort();
-                Ok([0; ID_BYTES])
-            }
+        let offered = match &mut self.carrier {
+            Ok(carrier) => carrier.offer(member.count).map_err(Some),
             Err(reason) => Err(reason.clone()),
         };
-        let mut own = vec![f32::from(u8::from(drawn.is_ok()))];
-        if member.index == 0 {
-            // As integers: whatever their bits, they arrive.
-            own.extend(drawn.as_ref().unwrap_or(&[0; ID_BYTES]).map(f32::from));
-        }
-        let sizes: Vec<usize> =
-            (0..member.count).map(|member| if member == 0 { 1 + ID_BYTES } else { 1 }).collect();
+        let mut own = vec![f32::from(u8::from(offered.is_ok()))];
+        // As integers: whatever their bits, they arrive.
+        own.extend(offered.as_ref().unwrap_or(&[0; OFFER_BYTES]).map(f32::from));
         let mut all = Vec::new();
-        self.seat.gather(&own, &sizes, &mut all)?;
-        let id: Id = std::array::from_fn(|i| all[1 + i] as u8);
-        let said = |member: usize| all[if member == 0 { 0 } else { ID_BYTES + member }] == 1.0;
-        if let Some(without) = (0..member.count).find(|&member| !said(member)) {
-            tell(member, without, drawn.err());
+        self.seat.gather(&own, &vec![1 + OFFER_BYTES; member.count], &mut all)?;
+        let said: Vec<&[f32]> = all.chunks_exact(1 + OFFER_BYTES).collect();
+        if let Some(without) = said.iter().position(|said| said[0] != 1.0) {
+            tell(member, without, offered.err().flatten());
             return Ok(false);
         }
+        let offer = |said: &&[f32]| std::array::from_fn(|i| said[1 + i] as u8);
+        let offers: Vec<Offer> = said.iter().map(offer).collect();
         let until = Instant::now() + Duration::from_millis(CONNECT_MS_MAX);
         let over = || epoch.lost().is_some() || Instant::now() > until;
         let connected = match &mut self.carrier {
-            Ok(carrier) => carrier.connect(&id, member, &over),
-            Err(reason) => Err(reason.clone()),
+            Ok(carrier) => carrier.connect(&offers, member, &over),
+            Err(_) => unreachable!("it offered something"),
         };
         let own = [f32::from(u8::from(connected.is_ok()))];
         self.seat.gather(&own, &vec![1; member.count], &mut all)?;
@@ -132,47 +129,6 @@ impl Direct {
         tracing::info!("{member}: exchanges go between devices");
         Ok(true)
     }
-
-    fn abort(&mut self) {
-        if let Ok(carrier) = &mut self.carrier {
-            carrier.abort();
-        }
-    }
-
-    /// As [`Seat`] does, by the carrier.
-    fn carry(
-        &mut self,
-        own: &[f32],
-        sizes: &[usize],
-        (gives, takes): (fn(usize) -> bool, bool),
-        all: &mut Vec<f32>,
-    ) -> Result<(), ExchangeError> {
-        let member = self.seat.member();
-        let epoch = self.seat.group().live()?;
-        let to: Vec<usize> = epoch.peers().filter(|&peer| gives(peer) && !own.is_empty()).collect();
-        let mut places = places(member, own, (sizes, takes), all);
-        places.retain(|(_, place)| !place.is_empty());
-        let since = Instant::now();
-        let stalled = || since.elapsed() > epoch.stalled();
-        let Ok(carrier) = &mut self.carrier else { unreachable!("all members have one") };
-        let over = || epoch.lost().is_some() || stalled();
-        if let Err(reason) = carrier.exchange(own, &to, &mut places, &over) {
-            carrier.abort();
-            if stalled() {
-                let (from, ms) =
-                    (places.first().map(|(from, _)| *from), epoch.stalled().as_millis());
-                let reason = format!("Stalled: it beats, and gave and took nothing for {ms} ms");
-                let lost = from.or(to.first().copied()).unwrap_or(member.index);
-                return Err(epoch.fail(lost, reason));
-            }
-            // Where a member is lost, that is the reason that stays.
-            return Err(epoch.fail(member.index, reason));
-        }
-        let counters = &self.seat.group().0.counters;
-        counters.count(own.len() * to.len(), places.iter().map(|(_, place)| place.len()).sum());
-        counters.direct.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
 }
 
 /// Says once a member and epoch why exchanges stay with links: its own reason, or whose it is.
@@ -181,7 +137,7 @@ fn tell(member: Member, without: usize, reason: Option<String>) {
         Some(reason) => {
             tracing::warn!("{member}: {reason}; TCP and shared memory carry its exchanges");
         }
-        None => tracing::info!("{member}: member {without} has no way between devices"),
+        None => tracing::debug!("{member}: member {without} has no way between devices"),
     }
 }
 
@@ -196,10 +152,7 @@ impl Exchange for Direct {
         sizes: &[usize],
         all: &mut Vec<f32>,
     ) -> Result<(), ExchangeError> {
-        match self.has_met()? {
-            true => self.carry(own, sizes, (|_| true, true), all),
-            false => self.seat.gather(own, sizes, all),
-        }
+        self.seat.gather(own, sizes, all)
     }
 
     fn collect(
@@ -208,18 +161,103 @@ impl Exchange for Direct {
         sizes: &[usize],
         all: &mut Vec<f32>,
     ) -> Result<(), ExchangeError> {
-        match self.has_met()? {
-            true => {
-                let is_first = self.member().index == 0;
-                self.carry(own, sizes, (|peer| peer == 0, is_first), all)
-            }
-            false => self.seat.collect(own, sizes, all),
+        self.seat.collect(own, sizes, all)
+    }
+
+    fn is_direct(&mut self) -> Result<bool, ExchangeError> {
+        Ok(self.keeper()?.is_some())
+    }
+
+    fn passed(&mut self, given: usize, taken: usize) -> Result<(), ExchangeError> {
+        if let Some((_, Some(keeper))) = &self.asked {
+            keeper.begin();
+        }
+        self.seat.group().live()?;
+        let counters = &self.seat.group().0.counters;
+        counters.direct.fetch_add(1, Ordering::Relaxed);
+        counters.count(given, taken);
+        Ok(())
+    }
+
+    fn settled(&mut self) -> Result<(), ExchangeError> {
+        let Some((epoch, Some(keeper))) = &self.asked else { return Ok(()) };
+        keeper.end();
+        if let Some(lost) = epoch.lost() {
+            return Err(lost);
+        }
+        match self.carrier.as_ref().ok().and_then(|carrier| carrier.trouble()) {
+            // Where a member is lost, that is the reason that stays.
+            Some(reason) => Err(epoch.fail(self.seat.member().index, reason)),
+            None => Ok(()),
         }
     }
 }
 
 impl Drop for Direct {
     fn drop(&mut self) {
-        self.abort();
+        self.asked = None;
+        if let Ok(carrier) = &mut self.carrier {
+            carrier.leave();
+        }
+    }
+}
+
+/// A thread that has a device wait for nobody any more once a member is lost, or gives nothing for
+/// too long: the host waits for the device alone.
+struct Keeper(Arc<Kept>);
+
+struct Kept {
+    over: AtomicBool,
+    /// Since when the device may wait for others.
+    since: Mutex<Option<Instant>>,
+}
+
+impl Keeper {
+    fn start(epoch: &Arc<Epoch>, stop: Stopper) -> Self {
+        let kept = Arc::new(Kept { over: AtomicBool::new(false), since: Mutex::new(None) });
+        let (epoch, looks) = (epoch.clone(), kept.clone());
+        let run = move || looks.run(&epoch, &stop);
+        // Without it a device that waits would be waited for without limit.
+        let spawned = std::thread::Builder::new().name("baton-keeper".into()).spawn(run);
+        spawned.unwrap_or_else(|error| panic!("no thread: {error}"));
+        Self(kept)
+    }
+
+    fn begin(&self) {
+        self.0.set(Some(Instant::now()));
+    }
+
+    fn end(&self) {
+        self.0.set(None);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Release);
+    }
+}
+
+impl Kept {
+    fn set(&self, since: Option<Instant>) {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    fn run(&self, epoch: &Epoch, stop: &Stopper) {
+        while !self.over.load(Ordering::Acquire) {
+            if epoch.wait_lost(LOOK) {
+                // Again, since a member that still lives may have written after it.
+                stop();
+                std::thread::sleep(LOOK);
+            }
+            let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+            let limit = epoch.stalled();
+            if since.is_some_and(|since| since.elapsed() > limit) {
+                let from = epoch.peers().next().unwrap_or(0);
+                let ms = limit.as_millis();
+                let reason = format!("Stalled: it beats, and gave and took nothing for {ms} ms");
+                let _ = epoch.fail(from, reason);
+            }
+        }
     }
 }

@@ -105,6 +105,13 @@ impl Epoch {
         self.state().lost.clone()
     }
 
+    /// Waits until the epoch is over, no longer than `limit`; whether it is.
+    pub(crate) fn wait_lost(&self, limit: std::time::Duration) -> bool {
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, limit, |state| state.lost.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.lost.is_some()
+    }
+
     /// Ends the epoch by `member`, and tells the others why. The first cause stays: it is what this
     /// returns.
     pub(crate) fn fail(&self, member: usize, reason: String) -> ExchangeError {

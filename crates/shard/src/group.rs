@@ -32,7 +32,7 @@ pub struct Traffic {
     pub exchanges: u64,
     /// Those in which another member was met in memory.
     pub in_memory: u64,
-    /// Those that a library carried between devices.
+    /// Those that went between devices.
     pub direct: u64,
     /// Bytes of values sent, to all members together.
     pub given_bytes: u64,

@@ -23,7 +23,7 @@ mod seat;
 mod shake;
 
 pub use config::{GroupConfig, Through, Times};
-pub use direct::{Carrier, Direct, ID_BYTES, Id};
+pub use direct::{Carrier, Direct, OFFER_BYTES, Offer, Stopper, Without};
 pub use error::ShardError;
 pub use follower::Follower;
 pub use group::{Group, Traffic, probe, share_memory};

@@ -71,6 +71,31 @@ pub trait Exchange: Send {
         }
         Ok(())
     }
+    /// Whether the members' devices have met, and give each other rows by themselves
+    /// ([`backend::Backend::give`]); all members have the same answer.
+    ///
+    /// # Errors
+    /// As [`Exchange::gather`].
+    fn is_direct(&mut self) -> Result<bool, ExchangeError> {
+        Ok(false)
+    }
+    /// Devices were asked to give `given` values to the other members and to take `taken` of
+    /// theirs.
+    ///
+    /// # Errors
+    /// A member that is gone.
+    fn passed(&mut self, given: usize, taken: usize) -> Result<(), ExchangeError> {
+        let _ = (given, taken);
+        Ok(())
+    }
+    /// What was computed of all that devices gave each other has come to the host: whether it is
+    /// to be believed.
+    ///
+    /// # Errors
+    /// A member that was lost, or that gave nothing for too long.
+    fn settled(&mut self) -> Result<(), ExchangeError> {
+        Ok(())
+    }
 }
 
 /// A group of one: whoever holds whole layers.

@@ -281,6 +281,7 @@ impl<B: Backend> Stage<B> {
         self.layers(piece)?;
         self.scratch.resize(live.len() * hidden, 0.0);
         self.program.store(&mut self.scratch);
+        self.program.settled()?;
         for (&row, values) in live.iter().zip(self.scratch.chunks_exact(hidden)) {
             out[row * hidden..(row + 1) * hidden].copy_from_slice(values);
         }
@@ -330,7 +331,9 @@ impl<B: Backend> Stage<B> {
             map: RowMap { rows, tables: vec![Arc::from([0])] },
             walks: vec![Walk { rows: 0..1, from: None, to: 0 }],
             records: Vec::new(),
-        })
+        })?;
+        self.program.store(&mut vec![0.0; self.hidden]);
+        Ok(self.program.settled()?)
     }
 }
 

@@ -48,14 +48,15 @@ impl From<Encrypt> for Encryption {
 /// What the members of a group exchange through.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Exchange {
-    /// Memory between members of the leader's machine, links between others (default).
+    /// Between CUDA cards that see each other their own memory, else memory between members of the
+    /// leader's machine and links between others (default).
     #[default]
     Auto,
     /// Links alone.
     Tcp,
     /// Memory alone.
     Memory,
-    /// NCCL between CUDA cards, where every member has it; else as auto.
+    /// NCCL between CUDA cards, where every member has it; else memory and links.
     Nccl,
 }
 

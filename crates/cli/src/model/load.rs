@@ -11,10 +11,10 @@ use wire::fingerprint::Fields;
 use wire::layout;
 
 use super::Model;
+use crate::carrier;
 use crate::contents::Contents;
 use crate::device::Seat;
 use crate::loading;
-use crate::nccl;
 use crate::resident;
 use crate::source::hex;
 
@@ -63,7 +63,7 @@ impl Model {
         let member = group.map_or(0, |group| group.member().index);
         self.check_memory(&[(rank, member)], seat.free_bytes())?;
         let through = self.settings.through;
-        let exchange = || group.map(|group| nccl::exchange(group, seat, through));
+        let exchange = || group.map(|group| carrier::exchange(group, seat, through));
         let engine: Box<dyn Engine> = match seat {
             Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone(), exchange())?),
             Seat::Cuda(cuda) => Box::new(self.stage_on(rank, cuda.clone(), exchange())?),

@@ -10,7 +10,7 @@ use baton_cuda::Cuda;
 use crate::model::{Model, Part, Round, SIZES, Size};
 
 const RUNS: usize = 20;
-const MLX: Format = Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 });
+pub const MLX: Format = Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 });
 const PROMPT_ROWS: usize = 4096;
 
 /// Median, least and most of some seconds.

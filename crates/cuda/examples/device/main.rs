@@ -1,13 +1,13 @@
 //! Tests and measures a card: `device conformance [quick|full] [2]`, the arithmetic's number last,
-//! `device plain`, `device unified`, `device defects`, `device failure`, `device nccl`, `device
-//! replay` and `device bench TFLOPS [SIZE
+//! `device plain`, `device unified`, `device defects`, `device failure`, `device replay`, of two
+//! cards `device meet` and `device shares memory|nccl`, and `device bench TFLOPS [SIZE
 //! [decode|prompt]]`, with the rate of a bf16 matrix product of the vendor's library. Built by
 //! `cargo xtask device-test`, carried to a machine with a card and run there. With `BATON_KERNELS`
 //! the kernels are a folder's.
 
 mod bench;
+mod meet;
 mod model;
-mod nccl;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,14 +33,15 @@ fn main() -> ExitCode {
         ["defects"] => defects(),
         ["failure"] => failure(),
         ["replay"] => open().map(|cuda| bench::replay(&Arc::new(cuda)).unwrap_or(false)),
-        ["nccl"] => nccl::run(&open),
+        ["meet"] => meet::run(&open_at),
+        ["shares", by] => meet::shares(&open_at, by),
         ["bench", rate] => measure(rate, "all", "all"),
         ["bench", rate, size] => measure(rate, size, "all"),
         ["bench", rate, size, part] => measure(rate, size, part),
         _ => {
             eprintln!(
-                "device conformance [quick|full [2]] | plain | unified | defects | failure | nccl | \
-                 replay | bench TFLOPS [SIZE [PART]]"
+                "device conformance [quick|full [2]] | plain | unified | defects | failure | replay | \
+                 meet | shares memory|nccl | bench TFLOPS [SIZE [PART]]"
             );
             return ExitCode::FAILURE;
         }
@@ -58,9 +59,13 @@ fn main() -> ExitCode {
 const CACHE: &str = "cubins";
 
 fn open() -> Result<Cuda, CudaError> {
+    open_at(0)
+}
+
+fn open_at(ordinal: u32) -> Result<Cuda, CudaError> {
     match std::env::var("BATON_KERNELS") {
-        Ok(folder) => Cuda::from_folder(0, Path::new(&folder)),
-        Err(_) => Cuda::open(0, Some(Path::new(CACHE))),
+        Ok(folder) => Cuda::from_folder(ordinal, Path::new(&folder)),
+        Err(_) => Cuda::open(ordinal, Some(Path::new(CACHE))),
     }
 }
 

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use arith::format::Format;
+use arith::linear::{GROUPS, Groups};
 use backend::{
-    Backend, BackendError, Gdn, HeadOrder, Heads, KvDtype, Pairing, RopeRows, RowAt, RowMap, Walk,
+    Backend, BackendError, Gdn, HeadOrder, Heads, KvDtype, Pairing, RopeRows, RowAt, RowMap,
+    Together, Walk,
 };
 use baton_cuda::{Cuda, Kv, Linear, Rows, State, Vector};
 
@@ -19,6 +21,8 @@ pub struct Size {
     pub heads: Heads,
     pub gdn: Gdn,
     pub vocab: usize,
+    /// Whether blocks end in a share of K.
+    pub is_half: bool,
 }
 
 const fn size(
@@ -30,7 +34,7 @@ const fn size(
     let heads = Heads { query, kv, dim: 256 };
     let order = HeadOrder::Grouped;
     let gdn = Gdn { keys: 16, values, key_dim: 128, value_dim: 128, taps: 4, order };
-    Size { name, hidden, intermediate, layers, heads, gdn, vocab: 248_320 }
+    Size { name, hidden, intermediate, layers, heads, gdn, vocab: 248_320, is_half: false }
 }
 
 pub const SIZES: [Size; 3] = [
@@ -38,6 +42,15 @@ pub const SIZES: [Size; 3] = [
     size("9B", [4096, 12288, 32], [16, 4], 32),
     size("0.8B", [1024, 3584, 24], [8, 2], 16),
 ];
+
+/// What one of two cards has of a model.
+pub fn half(size: Size) -> Size {
+    let heads = Heads { query: size.heads.query / 2, kv: size.heads.kv / 2, ..size.heads };
+    let gdn = Gdn { keys: size.gdn.keys / 2, values: size.gdn.values / 2, ..size.gdn };
+    // Whole groups of K, of 68 slices.
+    let intermediate = size.intermediate / 2;
+    Size { intermediate, heads, gdn, vocab: size.vocab / 2, is_half: true, ..size }
+}
 
 /// Every fourth layer has attention.
 const INTERVAL: usize = 4;
@@ -66,6 +79,9 @@ pub struct Model {
 /// What all layers share here.
 struct Vectors {
     heads: Heads,
+    /// Whether blocks end in nodes that another card has the rest of.
+    meets: bool,
+    hidden: usize,
     head: Vector,
     value: Vector,
     taps: Vector,
@@ -107,6 +123,13 @@ impl Model {
         pages: usize,
     ) -> Result<Self, BackendError> {
         let linear = |rows, cols| cuda.noise(format, rows, cols);
+        let ends = |rows, cols: usize| match size.is_half {
+            true => {
+                let groups = Groups::share(2 * cols, 0..GROUPS / 2);
+                cuda.noise_share(format, groups, rows, cols)
+            }
+            false => linear(rows, cols),
+        };
         let (hidden, gdn, heads) = (size.hidden, size.gdn, size.heads);
         let (q, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
         let mixer = |layer: usize| {
@@ -114,7 +137,7 @@ impl Model {
                 let into = [q, q, kv, kv].map(|rows| linear(rows, hidden));
                 Mixer::Attention {
                     into: into.into_iter().collect::<Result<_, _>>()?,
-                    out: linear(hidden, q)?,
+                    out: ends(hidden, q)?,
                     kv: cuda.kv(KvDtype::F16, pages, heads)?,
                 }
             } else {
@@ -122,7 +145,7 @@ impl Model {
                 let into = into.map(|rows| linear(rows, hidden));
                 Mixer::Recurrent {
                     into: into.into_iter().collect::<Result<_, _>>()?,
-                    out: linear(hidden, gdn.value_width())?,
+                    out: ends(hidden, gdn.value_width())?,
                     state: cuda.state(gdn, 2)?,
                 }
             })
@@ -132,7 +155,7 @@ impl Model {
             Ok::<_, BackendError>(Layer {
                 mixer: mixer(layer)?,
                 gate_up: [linear(wide, hidden)?, linear(wide, hidden)?],
-                down: linear(hidden, wide)?,
+                down: ends(hidden, wide)?,
             })
         };
         let ones = |len: usize| {
@@ -149,6 +172,8 @@ impl Model {
             norm: ones(hidden)?,
             vectors: Vectors {
                 heads,
+                meets: false,
+                hidden,
                 head: ones(heads.dim)?,
                 value: ones(gdn.value_dim)?,
                 taps: ones(gdn.taps * gdn.channels())?,
@@ -209,6 +234,11 @@ impl Model {
         })
     }
 
+    /// Has blocks end with the other card, or not.
+    pub fn set_meets(&mut self, meets: bool) {
+        self.vectors.meets = meets;
+    }
+
     /// A round as a stage runs it: rows come, layers and head run, logits go.
     pub fn step(&mut self, round: &mut Round) -> Vec<f32> {
         let rows: Vec<f32> = (0..round.rows * self.size.hidden)
@@ -247,6 +277,7 @@ impl Model {
             if on(Part::Linears) {
                 cuda.project(act, rows, &[&layer.down], &mut [y]);
             }
+            meet(&cuda, &self.vectors, y, rows);
             if on(Part::Others) {
                 cuda.add(x, y, rows);
             }
@@ -255,6 +286,15 @@ impl Model {
             let count = rows.min(8);
             cuda.project(&round.n, count, &[&self.head], &mut [&mut round.logits]);
         }
+    }
+}
+
+/// Ends a block with the other card, where there is one.
+fn meet(cuda: &Cuda, vectors: &Vectors, y: &mut Rows, rows: usize) {
+    if vectors.meets {
+        let together = Together::Nodes { width: vectors.hidden, members: 2 };
+        cuda.give(0, y, rows, together);
+        cuda.take(0, y, rows, together);
     }
 }
 
@@ -288,6 +328,7 @@ fn mix(cuda: &Cuda, vectors: &Vectors, part: Part, mixer: &mut Mixer, round: &mu
             if on(Part::Linears) {
                 cuda.project(mixed, rows, &[out], &mut [y]);
             }
+            meet(cuda, vectors, y, rows);
         }
         Mixer::Recurrent { into: weights, out, state } => {
             let weights: Vec<&Linear> = weights.iter().collect();
@@ -308,6 +349,7 @@ fn mix(cuda: &Cuda, vectors: &Vectors, part: Part, mixer: &mut Mixer, round: &mu
             if on(Part::Linears) {
                 cuda.project(o, rows, &[out], &mut [y]);
             }
+            meet(cuda, vectors, y, rows);
         }
     }
 }

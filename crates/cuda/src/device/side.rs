@@ -3,14 +3,14 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use backend::BackendError;
-
-use super::{Buffer, Device, NON_BLOCKING, Plain};
+use super::{Buffer, Device, NON_BLOCKING};
 use crate::CudaError;
 use crate::library::Handle;
 
-/// Not yet done.
-const NOT_READY: c_int = 600;
+/// An event that has no time.
+const NO_TIMING: u32 = 2;
+/// To wait for a word that is no less, as differences of integers have it.
+const NO_LESS: u32 = 0;
 
 /// A stream of the highest priority.
 pub(crate) struct Side {
@@ -20,6 +20,8 @@ pub(crate) struct Side {
 
 // SAFETY: a handle of the driver, which any thread may use once its context is the current one.
 unsafe impl Send for Side {}
+// SAFETY: as above; the driver's calls may come from several threads.
+unsafe impl Sync for Side {}
 
 impl Side {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
@@ -43,53 +45,67 @@ impl Side {
         self.stream
     }
 
-    /// A buffer that is ready for this stream, since its zeros are written on the card's own.
-    pub(crate) fn buffer(&self, what: &str, bytes: usize) -> Result<Buffer, BackendError> {
-        let buffer = Buffer::new(&self.device, what, bytes as u128)?;
-        self.device.wait();
-        Ok(buffer)
+    /// What comes next here waits for all that the card's own stream was asked for so far.
+    pub(crate) fn follow(&self, event: &Event) {
+        self.device.part();
+        event.record(self.device.stream);
+        event.hold(self.stream);
     }
 
-    /// Host to device; the data may be changed at once.
-    pub(crate) fn upload<T: Plain>(&self, to: &Buffer, data: &[T]) -> Result<(), CudaError> {
-        let bytes = size_of_val(data);
-        assert!(bytes <= to.bytes, "{bytes} of {} bytes", to.bytes);
+    /// What comes next on the card's own stream waits for all that this one was asked for before
+    /// `event` was last passed.
+    pub(crate) fn lead(&self, event: &Event) {
+        self.device.part();
+        event.hold(self.device.stream);
+    }
+
+    /// Marks this place of the stream.
+    pub(crate) fn pass(&self, event: &Event) {
         self.device.enter();
-        // SAFETY: memory of the buffer, plain data; pageable memory is copied before the call
-        // returns.
-        self.device.call("cuMemcpyHtoDAsync", unsafe {
-            (self.device.driver.upload)(to.at, data.as_ptr().cast(), bytes, self.stream)
+        event.record(self.stream);
+    }
+
+    /// Copies `bytes` bytes of a buffer of this card to where another's are seen.
+    pub(crate) fn give(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: memory of a buffer, and of another card's that is mapped here, both as large.
+        self.device.call("cuMemcpyDtoDAsync", unsafe {
+            (self.device.driver.copy)(to, from, bytes, self.stream)
         })
     }
 
-    /// Device to host from byte `at` on, which must have come.
-    pub(crate) fn download<T: Plain>(
-        &self,
-        from: &Buffer,
-        at: usize,
-        data: &mut [T],
-    ) -> Result<(), CudaError> {
-        let bytes = size_of_val(data);
-        assert!(at + bytes <= from.bytes, "{at} + {bytes} of {} bytes", from.bytes);
-        self.device.enter();
-        // SAFETY: memory of the buffer, plain data; the wait below is before any use of it.
-        self.device.call("cuMemcpyDtoHAsync", unsafe {
-            let (to, from) = (data.as_mut_ptr().cast(), from.at + at as u64);
-            (self.device.driver.download)(to, from, bytes, self.stream)
-        })?;
-        // SAFETY: this stream.
-        self.device
-            .call("cuStreamSynchronize", unsafe { (self.device.driver.stream_wait)(self.stream) })
+    /// Writes a word where another card's are seen, after all that was given before it.
+    pub(crate) fn tell(&self, to: u64, word: u32) -> Result<(), CudaError> {
+        // SAFETY: a word of another card's memory that is mapped here.
+        self.device.call("cuStreamWriteValue32", unsafe {
+            (self.device.driver.write_word)(self.stream, to, word, 0)
+        })
     }
 
-    /// Whether all that was launched on it is done.
-    pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
+    /// What comes next here waits until a word of this card's is `word` or past it.
+    pub(crate) fn hear(&self, at: u64, word: u32) -> Result<(), CudaError> {
+        // SAFETY: a word of this card's memory.
+        self.device.call("cuStreamWaitValue32", unsafe {
+            (self.device.driver.wait_word)(self.stream, at, word, NO_LESS)
+        })
+    }
+
+    /// Sets `count` words of a buffer, whatever waits elsewhere.
+    pub(crate) fn set(&self, buffer: &Buffer, at: usize, count: usize, word: u32) {
+        assert!(at + 4 * count <= buffer.bytes, "{at} + {count} words of {} bytes", buffer.bytes);
+        self.device.enter();
+        // SAFETY: words of the buffer.
+        let code = unsafe {
+            (self.device.driver.fill_words)(buffer.at + at as u64, word, count, self.stream)
+        };
+        self.device.must("cuMemsetD32Async", code);
+    }
+
+    /// Waits until all that was asked for here is done.
+    pub(crate) fn finish(&self) {
         self.device.enter();
         // SAFETY: this stream.
-        match unsafe { (self.device.driver.stream_query)(self.stream) } {
-            NOT_READY => Ok(false),
-            code => self.device.call("cuStreamQuery", code).map(|()| true),
-        }
+        let code = unsafe { (self.device.driver.stream_wait)(self.stream) };
+        self.device.must("cuStreamSynchronize", code);
     }
 }
 
@@ -98,5 +114,45 @@ impl Drop for Side {
         self.device.enter();
         // SAFETY: the stream is not used again; the driver lets what runs on it end.
         unsafe { (self.device.driver.stream_destroy)(self.stream) };
+    }
+}
+
+/// A place in a stream that others can wait for.
+pub(crate) struct Event {
+    device: Arc<Device>,
+    event: Handle,
+}
+
+// SAFETY: a handle of the driver, which any thread may use once its context is the current one.
+unsafe impl Send for Event {}
+
+impl Event {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+        device.enter();
+        let mut event = std::ptr::null_mut();
+        // SAFETY: a place for an event.
+        let code = unsafe { (device.driver.event_create)(&mut event, NO_TIMING) };
+        device.call("cuEventCreate", code)?;
+        Ok(Self { device: device.clone(), event })
+    }
+
+    fn record(&self, stream: Handle) {
+        // SAFETY: an event and a stream of this card.
+        let code: c_int = unsafe { (self.device.driver.event_record)(self.event, stream) };
+        self.device.must("cuEventRecord", code);
+    }
+
+    fn hold(&self, stream: Handle) {
+        // SAFETY: an event and a stream of this card.
+        let code: c_int = unsafe { (self.device.driver.stream_after)(stream, self.event, 0) };
+        self.device.must("cuStreamWaitEvent", code);
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        self.device.enter();
+        // SAFETY: the event is not used again; the driver lets what waits for it end.
+        unsafe { (self.device.driver.event_destroy)(self.event) };
     }
 }

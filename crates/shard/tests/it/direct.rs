@@ -1,16 +1,16 @@
-//! Exchanges by a library: how its ends meet, when they do not, and what becomes of a loss.
+//! Ways between devices: how members find each other, when they do not, and what becomes of a loss.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shard::{Carrier, Direct, Group, Id};
+use shard::{Carrier, Direct, Group, Offer, Stopper, Without};
 use stage::{Exchange, ExchangeError, Member};
 
 use crate::exchange::{end, joined};
 
-/// What a double's ends have in common, as a library's have the machine.
+/// What a double's ends have in common, as cards have the machine.
 #[derive(Default)]
 struct Hub {
     state: Mutex<State>,
@@ -20,96 +20,98 @@ struct Hub {
 #[derive(Default)]
 struct State {
     drawn: u8,
-    /// Of each id who has come.
-    here: HashMap<Id, Vec<usize>>,
-    /// Values on their way, by id, number, giver and taker.
-    values: HashMap<(Id, u64, usize, usize), Vec<f32>>,
-    aborts: usize,
+    /// By the first member's offer, who has come.
+    here: HashMap<Offer, Vec<usize>>,
+    left: usize,
+    /// Members whose devices wait for nobody any more.
+    stopped: Vec<usize>,
+    /// Members whose devices have what they wait for.
+    given: Vec<usize>,
 }
 
 /// An end of the double.
 struct End {
     hub: Arc<Hub>,
-    at: Option<(Id, Member, u64)>,
+    index: usize,
+    is_there: bool,
     /// What keeps it from finding the others.
     refuses: bool,
+    trouble: Option<String>,
 }
 
 impl End {
-    fn new(hub: &Arc<Hub>) -> Self {
-        Self { hub: hub.clone(), at: None, refuses: false }
-    }
-
-    fn wait(
-        &self,
-        over: &dyn Fn() -> bool,
-        mut done: impl FnMut(&mut State) -> bool,
-    ) -> Result<(), String> {
-        let mut state = self.hub.state.lock().unwrap();
-        loop {
-            if done(&mut state) {
-                self.hub.changed.notify_all();
-                return Ok(());
-            }
-            if over() {
-                return Err("the double gave up".into());
-            }
-            state = self.hub.changed.wait_timeout(state, Duration::from_millis(5)).unwrap().0;
-        }
+    fn new(hub: &Arc<Hub>, index: usize) -> Self {
+        Self { hub: hub.clone(), index, is_there: false, refuses: false, trouble: None }
     }
 }
 
 impl Carrier for End {
-    fn draw(&mut self) -> Result<Id, String> {
+    fn offer(&mut self, members: usize) -> Result<Offer, String> {
+        assert!(self.index < members);
         let mut state = self.hub.state.lock().unwrap();
         state.drawn += 1;
         // Bits of every kind.
         Ok(std::array::from_fn(|i| state.drawn.wrapping_add(i as u8 * 2)))
     }
 
-    fn connect(&mut self, id: &Id, member: Member, over: &dyn Fn() -> bool) -> Result<(), String> {
-        if self.refuses {
-            return Err("Duplicate GPU detected".into());
-        }
-        self.hub.state.lock().unwrap().here.entry(*id).or_default().push(member.index);
-        self.wait(over, |state| state.here[id].len() == member.count)?;
-        self.at = Some((*id, member, 0));
-        Ok(())
-    }
-
-    fn exchange(
+    fn connect(
         &mut self,
-        own: &[f32],
-        to: &[usize],
-        takes: &mut [(usize, &mut [f32])],
+        offers: &[Offer],
+        member: Member,
         over: &dyn Fn() -> bool,
     ) -> Result<(), String> {
-        let (id, member, number) = self.at.as_mut().ok_or("not connected")?;
-        *number += 1;
-        let (id, me, number) = (*id, member.index, *number);
-        for &to in to {
-            let mut state = self.hub.state.lock().unwrap();
-            state.values.insert((id, number, me, to), own.to_vec());
-            self.hub.changed.notify_all();
+        assert_eq!((offers.len(), self.index), (member.count, member.index));
+        if self.refuses {
+            return Err("members 0 and 1 are on one card".into());
         }
-        for (from, place) in takes {
-            self.wait(over, |state| {
-                let came = state.values.remove(&(id, number, *from, me));
-                came.iter().for_each(|values| place.copy_from_slice(values));
-                came.is_some()
-            })?;
+        let mut state = self.hub.state.lock().unwrap();
+        state.here.entry(offers[0]).or_default().push(member.index);
+        self.hub.changed.notify_all();
+        while state.here[&offers[0]].len() < member.count {
+            if over() {
+                return Err("the double gave up".into());
+            }
+            state = self.hub.changed.wait_timeout(state, Duration::from_millis(5)).unwrap().0;
         }
+        self.is_there = true;
         Ok(())
     }
 
-    fn abort(&mut self) {
-        if self.at.take().is_some() {
-            self.hub.state.lock().unwrap().aborts += 1;
+    fn stopper(&self) -> Stopper {
+        let (hub, index) = (self.hub.clone(), self.index);
+        Box::new(move || {
+            hub.state.lock().unwrap().stopped.push(index);
+            hub.changed.notify_all();
+        })
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble.clone()
+    }
+
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.is_there) {
+            self.hub.state.lock().unwrap().left += 1;
         }
     }
 }
 
-type Made = Result<Box<dyn Carrier>, String>;
+impl Hub {
+    /// As a download waits for a device: until it has everything or is stopped.
+    fn download(&self, index: usize) {
+        let mut state = self.state.lock().unwrap();
+        while !state.given.contains(&index) && !state.stopped.contains(&index) {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+
+    fn give_all(&self, members: usize) {
+        self.state.lock().unwrap().given = (0..members).collect();
+        self.changed.notify_all();
+    }
+}
+
+type Made = Result<Box<dyn Carrier>, Without>;
 
 /// Every member's way through `run`, over the carrier that `make` gives it.
 fn each<T: Send + 'static>(
@@ -131,19 +133,23 @@ fn each<T: Send + 'static>(
 
 const SIZES: [usize; 3] = [4, 0, 700];
 
-/// Two gathers and what the first member collects; whether all is as it must be.
-fn meets(index: usize, exchange: &mut Direct) -> Result<bool, ExchangeError> {
+/// Asks, has devices pass something on, and gathers and collects over links; whether values are
+/// right, and whether devices have met.
+fn meets(index: usize, exchange: &mut Direct) -> Result<(bool, bool), ExchangeError> {
     let values = |member: usize| (0..SIZES[member]).map(move |i| (i * 3 + member) as f32);
     let own: Vec<f32> = values(index).collect();
     let expected: Vec<f32> = (0..3).flat_map(values).collect();
     let mut all = Vec::new();
-    let mut right = true;
-    for _ in 0..2 {
-        exchange.gather(&own, &SIZES, &mut all)?;
-        right &= all == expected;
+    let direct = exchange.is_direct()?;
+    if direct {
+        exchange.passed(2 * own.len(), expected.len() - own.len())?;
+        exchange.settled()?;
     }
+    exchange.gather(&own, &SIZES, &mut all)?;
+    let mut right = all == expected && exchange.is_direct()? == direct;
     exchange.collect(&own, &SIZES, &mut all)?;
-    Ok(right && all == if index == 0 { expected } else { Vec::new() })
+    right &= all == if index == 0 { expected } else { Vec::new() };
+    Ok((right, direct))
 }
 
 fn direct(groups: &[Group]) -> Vec<u64> {
@@ -151,18 +157,18 @@ fn direct(groups: &[Group]) -> Vec<u64> {
 }
 
 #[test]
-fn values_go_by_a_library_that_all_members_have() {
-    let (groups, hub) = (joined(3), Arc::new(Hub::default()));
-    let ends = each(&groups, |_| Ok(Box::new(End::new(&hub))), meets);
-    assert_eq!(ends, [Ok(true), Ok(true), Ok(true)]);
-    assert_eq!(direct(&groups), [3; 3]);
-    // The next epoch has an id of its own.
-    end(&groups);
-    let groups = joined(3);
-    let ends = each(&groups, |_| Ok(Box::new(End::new(&hub))), meets);
-    assert_eq!(ends, [Ok(true), Ok(true), Ok(true)]);
-    assert_eq!(hub.state.lock().unwrap().here.len(), 2);
-    end(&groups);
+fn devices_that_all_members_have_are_asked_anew_in_each_epoch() {
+    let hub = Arc::new(Hub::default());
+    for epoch in 1..=2 {
+        let groups = joined(3);
+        let ends = each(&groups, |index| Ok(Box::new(End::new(&hub, index))), meets);
+        assert_eq!(ends, [Ok((true, true)), Ok((true, true)), Ok((true, true))]);
+        assert_eq!(direct(&groups), [1; 3]);
+        let state = hub.state.lock().unwrap();
+        assert_eq!((state.here.len(), state.left), (epoch, 3 * epoch));
+        drop(state);
+        end(&groups);
+    }
 }
 
 #[test]
@@ -171,35 +177,40 @@ fn where_one_member_lacks_it_or_is_refused_links_carry_all() {
     for lacking in 0..3 {
         let groups = joined(3);
         let lacks = |index: usize| -> Made {
-            if index == lacking { Err("no NCCL here".into()) } else { Ok(Box::new(End::new(&hub))) }
+            let reason = (index > 0).then(|| "no NCCL here".to_owned());
+            if index == lacking { Err(reason) } else { Ok(Box::new(End::new(&hub, index))) }
         };
-        assert_eq!(each(&groups, lacks, meets), [Ok(true), Ok(true), Ok(true)]);
+        let ends = each(&groups, lacks, meets);
+        assert_eq!(ends, [Ok((true, false)), Ok((true, false)), Ok((true, false))]);
         assert_eq!(direct(&groups), [0; 3], "member {lacking} lacks it");
         end(&groups);
     }
     let groups = joined(3);
-    let refused = |_| -> Made { Ok(Box::new(End { refuses: true, ..End::new(&hub) })) };
-    assert_eq!(each(&groups, refused, meets), [Ok(true), Ok(true), Ok(true)]);
+    let refused = |index| -> Made { Ok(Box::new(End { refuses: true, ..End::new(&hub, index) })) };
+    let ends = each(&groups, refused, meets);
+    assert_eq!(ends, [Ok((true, false)), Ok((true, false)), Ok((true, false))]);
     assert_eq!(direct(&groups), [0; 3]);
     end(&groups);
 }
 
 #[test]
-fn a_member_that_dies_has_the_others_give_the_library_up() {
+fn a_member_that_dies_has_the_others_devices_wait_for_nobody() {
     let (groups, hub) = (joined(3), Arc::new(Hub::default()));
-    let dying = groups[2].clone();
+    let (dying, waits) = (groups[2].clone(), hub.clone());
     let ends = each(
         &groups,
-        |_| Ok(Box::new(End::new(&hub))),
+        |index| Ok(Box::new(End::new(&hub, index))),
         move |index, exchange| {
-            meets(index, exchange).unwrap();
+            assert_eq!(meets(index, exchange), Ok((true, true)));
             if index == 2 {
                 thread::sleep(Duration::from_millis(100));
                 dying.shutdown();
                 return (2, Instant::now());
             }
-            let own = vec![0.0; SIZES[index]];
-            let error = exchange.gather(&own, &SIZES, &mut Vec::new()).unwrap_err();
+            exchange.passed(1, 1).unwrap();
+            waits.download(index);
+            let error = exchange.settled().unwrap_err();
+            assert_eq!(exchange.passed(1, 1), Err(error.clone()));
             (error.member, Instant::now())
         },
     );
@@ -208,7 +219,7 @@ fn a_member_that_dies_has_the_others_give_the_library_up() {
         assert_eq!(*member, 2);
         assert!(ended.saturating_duration_since(died) < Duration::from_secs(1));
     }
-    assert_eq!(hub.state.lock().unwrap().aborts, 3);
+    assert_eq!(hub.state.lock().unwrap().left, 3);
     end(&groups);
 }
 
@@ -216,40 +227,21 @@ fn a_member_that_dies_has_the_others_give_the_library_up() {
 fn what_the_library_says_ends_the_epoch_by_its_member() {
     let (groups, hub) = (joined(2), Arc::new(Hub::default()));
     let breaks = |index: usize| -> Made {
-        let end = End::new(&hub);
-        Ok(if index == 1 { Box::new(Broken(end)) } else { Box::new(end) })
+        let trouble = (index == 1).then(|| "unhandled system error".to_owned());
+        Ok(Box::new(End { trouble, ..End::new(&hub, index) }))
     };
-    let ends = each(&groups, breaks, |_, exchange| {
-        exchange.gather(&[1.0], &[1, 1], &mut Vec::new()).map_err(|error| error.to_string())
+    let waits = hub.clone();
+    let ends = each(&groups, breaks, move |index, exchange| {
+        assert_eq!(exchange.is_direct(), Ok(true));
+        exchange.passed(1, 1)?;
+        if index == 0 {
+            waits.download(0);
+        }
+        exchange.settled()
     });
     let expected = "member 1: unhandled system error";
-    assert_eq!(ends, [Err(expected.into()), Err(expected.into())]);
+    let said = |end: &Result<(), ExchangeError>| end.as_ref().unwrap_err().to_string();
+    assert_eq!(ends.iter().map(said).collect::<Vec<_>>(), [expected; 2]);
+    hub.give_all(2);
     end(&groups);
-}
-
-/// An end that finds the others and can do nothing else.
-struct Broken(End);
-
-impl Carrier for Broken {
-    fn draw(&mut self) -> Result<Id, String> {
-        self.0.draw()
-    }
-
-    fn connect(&mut self, id: &Id, member: Member, over: &dyn Fn() -> bool) -> Result<(), String> {
-        self.0.connect(id, member, over)
-    }
-
-    fn exchange(
-        &mut self,
-        _: &[f32],
-        _: &[usize],
-        _: &mut [(usize, &mut [f32])],
-        _: &dyn Fn() -> bool,
-    ) -> Result<(), String> {
-        Err("unhandled system error".into())
-    }
-
-    fn abort(&mut self) {
-        self.0.abort();
-    }
 }

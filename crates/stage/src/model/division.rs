@@ -12,6 +12,7 @@ use std::ops::Range;
 use arith::attention::Heads;
 use arith::gdn::{Gdn, HeadOrder};
 use arith::linear::{GROUPS, Groups};
+use backend::Together;
 
 use super::choice::{Traffic, Way};
 use super::shape::Shape;
@@ -71,6 +72,11 @@ impl Pieces {
         &self.members
     }
 
+    /// How they become whole rows.
+    pub(super) fn together(&self) -> Together<'_> {
+        Together::Pieces { width: self.width, members: &self.members }
+    }
+
     /// Whether each member's piece is its own share of the groups of K.
     fn are_groups(&self) -> bool {
         let count = self.members.len();
@@ -116,6 +122,11 @@ impl Close {
     /// The groups of K of member `index` of `count`.
     pub(super) fn groups(&self, index: usize) -> Range<usize> {
         groups_of(index, self.input.members.len())
+    }
+
+    /// How the nodes of outputs become outputs.
+    pub(super) fn nodes(&self) -> Together<'_> {
+        Together::Nodes { width: self.output.width, members: self.input.members.len() }
     }
 
     /// Values of the matrix that member `index` has, of how many.

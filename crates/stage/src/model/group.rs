@@ -1,10 +1,10 @@
-//! Where the members of a group meet inside a layer: rows leave the device, are gathered, and come
-//! back whole.
+//! Where the members of a group meet inside a layer: rows go from device to device, or leave the
+//! device, are gathered, and come back whole.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use arith::linear::join;
-use backend::{Backend, BackendError};
+use backend::{Backend, BackendError, Together};
 
 use super::choice::Way;
 use super::division::{Close, Pieces};
@@ -21,32 +21,41 @@ pub(super) struct Parcel {
     sizes: Vec<usize>,
     all: Vec<f32>,
     whole: Vec<f32>,
+    /// Which of two that may be on their way at once.
+    lane: usize,
+    /// Whether devices give each other rows by themselves, and whether they do these.
+    direct: bool,
+    by_device: bool,
 }
 
 impl Parcel {
     /// Of member `index`.
-    pub(super) fn new(index: usize, fault: Option<Fault>) -> Self {
+    pub(super) fn new(index: usize, lane: usize, fault: Option<Fault>) -> Self {
         let (own, sizes, all, whole) = Default::default();
-        Self { index, fault, own, sizes, all, whole }
+        Self { index, fault, own, sizes, all, whole, lane, direct: false, by_device: false }
     }
 
-    /// Takes `rows` rows from the device; members have `widths` values of each.
+    /// Whether devices give each other rows by themselves.
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Takes `rows` rows from the device, or has it give them.
     fn pack<B: Backend>(
         &mut self,
         backend: &B,
         (from, rows): (&B::Rows, usize),
-        widths: impl Iterator<Item = usize>,
+        together: Together<'_>,
     ) {
         self.sizes.clear();
-        self.sizes.extend(widths.map(|width| rows * width));
+        let members = 0..together.members();
+        self.sizes.extend(members.map(|member| rows * together.values(member)));
+        self.by_device = self.direct && backend.gives(rows, together);
+        if self.by_device {
+            return backend.give(self.lane, from, rows, together);
+        }
         self.own.resize(self.sizes[self.index], 0.0);
         backend.download(from, 0, &mut self.own);
-    }
-
-    /// The same of a row that is divided in pieces.
-    fn pack_pieces<B: Backend>(&mut self, backend: &B, from: (&B::Rows, usize), pieces: &Pieces) {
-        let widths = (0..pieces.members().len()).map(|member| pieces.values(member));
-        self.pack(backend, from, widths);
     }
 
     /// Puts the pieces that came into whole rows.
@@ -75,6 +84,9 @@ impl Parcel {
         pieces: &Pieces,
         (to, rows): (&mut B::Rows, usize),
     ) {
+        if self.by_device {
+            return backend.take(self.lane, to, rows, pieces.together());
+        }
         let mut whole = std::mem::take(&mut self.whole);
         whole.resize(rows * pieces.width, 0.0);
         self.place(pieces, &mut whole);
@@ -82,8 +94,12 @@ impl Parcel {
         self.whole = whole;
     }
 
-    /// Adds the nodes that came, of `rows` rows of `width` outputs, in the tree's order.
-    fn join<B: Backend>(&mut self, backend: &B, (rows, width): (usize, usize), y: &mut B::Rows) {
+    /// Adds the nodes that came, of `rows` rows, in the tree's order.
+    fn join<B: Backend>(&mut self, backend: &B, close: &Close, (y, rows): (&mut B::Rows, usize)) {
+        let width = close.output.width;
+        if self.by_device {
+            return backend.take(self.lane, y, rows, close.nodes());
+        }
         if self.fault == Some(Fault::OtherTree) {
             self.all.rotate_left(rows * width);
         }
@@ -102,21 +118,45 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn new(exchange: Box<dyn Exchange>, fault: Option<Fault>) -> Self {
-        let parcel = Parcel::new(exchange.member().index, fault);
+        let parcel = Parcel::new(exchange.member().index, 0, fault);
         Self { exchange, parcel, merge: Merge::new(fault) }
+    }
+
+    /// Whether devices give each other rows by themselves, the same on every member.
+    pub(super) fn is_direct(&mut self) -> Result<bool, ExchangeError> {
+        self.exchange.is_direct()
+    }
+
+    /// Says before rows go through layers how their parcels will go.
+    pub(super) fn begin<'a>(
+        &mut self,
+        parcels: impl IntoIterator<Item = &'a mut Parcel>,
+    ) -> Result<(), ExchangeError> {
+        let direct = self.exchange.is_direct()?;
+        parcels.into_iter().for_each(|parcel| parcel.direct = direct);
+        Ok(())
     }
 
     /// Gives what is packed; what all members gave comes in.
     pub(super) fn meet(&mut self, parcel: &mut Parcel) -> Result<(), ExchangeError> {
-        self.exchange.gather(&parcel.own, &parcel.sizes, &mut parcel.all)
+        meet(&mut *self.exchange, parcel)
     }
 
-    /// Runs `work` beside a thread that meets the others for it.
+    /// Whether what has come from the device is to be believed.
+    pub(super) fn settled(&mut self) -> Result<(), ExchangeError> {
+        self.exchange.settled()
+    }
+
+    /// Runs `work` beside a thread that meets the others for it, or devices that do so themselves.
     pub(super) fn aside(
         &mut self,
-        work: impl FnOnce(&Aside) -> Result<(), ExchangeError>,
+        direct: bool,
+        work: impl FnOnce(&mut Aside<'_>) -> Result<(), ExchangeError>,
     ) -> Result<(), ExchangeError> {
         let exchange = &mut *self.exchange;
+        if direct {
+            return work(&mut Aside::Devices(exchange));
+        }
         std::thread::scope(|scope| {
             let (give, jobs) = sync_channel::<Parcel>(LANES);
             let (done, take) = sync_channel(LANES);
@@ -129,8 +169,8 @@ impl Group {
                     }
                 }
             });
-            let aside = Aside { give, take };
-            let done = work(&aside);
+            let mut aside = Aside::Thread { give, take };
+            let done = work(&mut aside);
             // Lets the thread end.
             drop(aside);
             done
@@ -172,24 +212,38 @@ impl Group {
 /// Lanes that meet the others in turn.
 const LANES: usize = 2;
 
-/// A thread that meets the other members, parcel by parcel in order.
-pub(super) struct Aside {
-    give: SyncSender<Parcel>,
-    take: Receiver<Result<Parcel, ExchangeError>>,
+fn meet(exchange: &mut dyn Exchange, parcel: &mut Parcel) -> Result<(), ExchangeError> {
+    if parcel.by_device {
+        let (own, all) = (parcel.sizes[parcel.index], parcel.sizes.iter().sum::<usize>());
+        return exchange.passed(own * (parcel.sizes.len() - 1), all - own);
+    }
+    exchange.gather(&parcel.own, &parcel.sizes, &mut parcel.all)
 }
 
-impl Aside {
+/// Who meets the other members, parcel by parcel in order.
+pub(super) enum Aside<'a> {
+    Thread { give: SyncSender<Parcel>, take: Receiver<Result<Parcel, ExchangeError>> },
+    Devices(&'a mut dyn Exchange),
+}
+
+impl Aside<'_> {
     /// Hands a packed parcel over.
     pub(super) fn start(&self, parcel: &mut Parcel) {
-        let empty = Parcel::new(parcel.index, parcel.fault);
+        let Self::Thread { give, .. } = self else { return };
+        let empty = Parcel::new(parcel.index, parcel.lane, parcel.fault);
         // Refused where an earlier one has failed, which `finish` says.
-        drop(self.give.send(std::mem::replace(parcel, empty)));
+        drop(give.send(std::mem::replace(parcel, empty)));
     }
 
     /// Takes the parcel back that was handed over first.
-    pub(super) fn finish(&self, parcel: &mut Parcel) -> Result<(), ExchangeError> {
-        *parcel = self.take.recv().expect("a parcel that was handed over comes back")?;
-        Ok(())
+    pub(super) fn finish(&mut self, parcel: &mut Parcel) -> Result<(), ExchangeError> {
+        match self {
+            Self::Thread { take, .. } => {
+                *parcel = take.recv().expect("a parcel that was handed over comes back")?;
+                Ok(())
+            }
+            Self::Devices(exchange) => meet(&mut **exchange, parcel),
+        }
     }
 }
 
@@ -257,27 +311,26 @@ impl<B: Backend> Closing<B> {
             }
             (Way::Nodes, 0) => {
                 backend.project(x, rows, &linear, &mut [&mut *y]);
-                let nodes = close.input.members().iter().map(|_| close.output.width);
-                parcel.pack(backend, (y, rows), nodes);
+                parcel.pack(backend, (y, rows), close.nodes());
                 true
             }
             (Way::Nodes, _) => {
-                parcel.join(backend, (rows, close.output.width), y);
+                parcel.join(backend, close, (y, rows));
                 false
             }
             (Way::Outputs, met) => {
                 let ClosingRows { input, output } = b;
                 let output = output.as_mut().expect("outputs have rows");
                 match (input, met) {
-                    (Some(_), 0) => parcel.pack_pieces(backend, (x, rows), &close.input),
+                    (Some(_), 0) => parcel.pack(backend, (x, rows), close.input.together()),
                     (Some(input), 1) => {
                         parcel.unpack(backend, &close.input, (&mut *input, rows));
                         backend.project(input, rows, &linear, &mut [&mut *output]);
-                        parcel.pack_pieces(backend, (output, rows), &close.output);
+                        parcel.pack(backend, (output, rows), close.output.together());
                     }
                     (None, 0) => {
                         backend.project(x, rows, &linear, &mut [&mut *output]);
-                        parcel.pack_pieces(backend, (output, rows), &close.output);
+                        parcel.pack(backend, (output, rows), close.output.together());
                     }
                     _ => {
                         parcel.unpack(backend, &close.output, (y, rows));

@@ -56,10 +56,11 @@ impl Cursor {
 }
 
 impl<B: Backend> Lane<B> {
+    /// `index` is 0 or, of a twin, 1.
     pub(super) fn new(
         backend: &B,
         division: &Division,
-        kinds: Kinds,
+        (index, kinds): (usize, Kinds),
         rows_max: usize,
         fault: Option<Fault>,
     ) -> Result<Self, BackendError> {
@@ -73,7 +74,7 @@ impl<B: Backend> Lane<B> {
             attention: kinds.attention.then(attention).transpose()?,
             recurrent: kinds.recurrent.then(recurrent).transpose()?,
             mlp: MlpRows::new(backend, division, rows_max)?,
-            parcel: Parcel::new(division.share.index, fault),
+            parcel: Parcel::new(division.share.index, index, fault),
             fault,
         })
     }

@@ -162,6 +162,9 @@ pub trait Program: Send {
     fn load(&mut self, rows: &[f32]);
     /// Reads the first rows of the residual back.
     fn store(&self, rows: &mut [f32]);
+    /// Whether rows that were read back are to be believed: nothing of them came from a member that
+    /// was lost on the way.
+    fn settled(&mut self) -> Result<(), ExchangeError>;
     /// Takes the rows that the next layers run.
     fn begin(&mut self, piece: Piece);
     /// Runs one layer, by its absolute index, over the rows of `begin`.

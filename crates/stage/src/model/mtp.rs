@@ -148,7 +148,8 @@ impl<B: Backend> Trunk<B> {
         let positions: Vec<u32> = map.rows.iter().map(|row| row.position).collect();
         let rope = RopeRows::new(shape.theta, shape.rope_dims, &positions);
         let Mixer::Attention(mixer) = &block.mixer else { panic!("a draft head is attention") };
-        let (on, first, parcel) = ((&**backend, division), (count, 0), &mut Parcel::new(0, None));
+        let (on, first, parcel) =
+            ((&**backend, division), (count, 0), &mut Parcel::new(0, 0, None));
         mixer.mix(backend, division, (map, &rope), residual, attention, &mut own.kv);
         let waits = mixer.end(on, first, residual, attention, parcel);
         block.mlp.mix(on, count, residual, mlp);

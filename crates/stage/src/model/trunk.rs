@@ -24,6 +24,10 @@ use super::shape::Shape;
 use super::{Part, Piece, Program, Replay, Sizes};
 use crate::{Exchange, ExchangeError, Fault, StageError};
 
+/// Fewest rows of half of a piece that goes in two where devices give each other rows by
+/// themselves: on a card fewer cost more than the exchanges that they hide.
+const DIRECT_ROWS_MIN: usize = 1_024;
+
 /// A range of layers on a device.
 pub(super) struct Trunk<B: Backend> {
     pub(super) backend: Arc<B>,
@@ -145,15 +149,15 @@ impl<B: Backend> Trunk<B> {
             attention: shape.count(part, Kind::Attention) > 0 || self.mtp.is_some(),
             recurrent: shape.count(part, Kind::Recurrent) > 0,
         };
-        let lane = |rows_max| Lane::new(backend, division, kinds, rows_max, part.fault);
+        let lane = |at, rows_max| Lane::new(backend, division, (at, kinds), rows_max, part.fault);
         Ok(Work {
             sizes,
             pasts: self.blocks.iter().map(past).collect::<Result<_, _>>()?,
             keeps: Keeps::new(shape.keep_bytes(part), sizes.keep_bytes_max),
-            lane: lane(sizes.rows_max)?,
+            lane: lane(0, sizes.rows_max)?,
             twin: match sizes.twin_rows {
                 0 => None,
-                rows => Some(lane(rows)?),
+                rows => Some(lane(1, rows)?),
             },
         })
     }
@@ -164,6 +168,7 @@ impl<B: Backend> Trunk<B> {
         let Work { lane, pasts, .. } = allocated(work);
         let stack = Stack { backend: &**backend, division, blocks, end: layers.end };
         let mut at = Cursor::at(layers.start);
+        group.begin([&mut lane.parcel])?;
         while lane.advance(&stack, pasts, &mut at) {
             group.meet(&mut lane.parcel)?;
         }
@@ -187,7 +192,8 @@ impl<B: Backend> Trunk<B> {
         }
         let stack = Stack { backend: &**backend, division, blocks, end: layers.end };
         let start = Cursor::at(layers.start);
-        group.aside(|aside| {
+        group.begin([&mut lane.parcel, &mut twin.parcel])?;
+        group.aside(lane.parcel.is_direct(), |aside| {
             let mut lanes = [(&mut *lane, start, false), (&mut *twin, start, false)];
             let mut over = 0;
             while over < lanes.len() {
@@ -265,6 +271,10 @@ impl<B: Backend> Program for Trunk<B> {
         self.backend.download(&work.lane.residual.x, 0, rows);
     }
 
+    fn settled(&mut self) -> Result<(), ExchangeError> {
+        self.group.settled()
+    }
+
     fn begin(&mut self, piece: Piece) {
         allocated(&mut self.work).lane.begin(&self.division.whole, piece);
     }
@@ -275,7 +285,12 @@ impl<B: Backend> Program for Trunk<B> {
     }
 
     fn layers_paired(&mut self) -> Result<(), ExchangeError> {
-        self.through_paired(0..self.blocks.len())
+        let layers = 0..self.blocks.len();
+        let half = allocated(&mut self.work).lane.piece.map.rows.len() / 2;
+        match half < DIRECT_ROWS_MIN && self.group.is_direct()? {
+            true => self.through(layers),
+            false => self.through_paired(layers),
+        }
     }
 
     fn head(

@@ -1,0 +1,99 @@
+//! Ways between the cards of a group's members: each other's memory, and NCCL.
+
+use std::sync::Arc;
+
+use cuda::nccl::Nccl;
+use cuda::peers::Peers;
+use cuda::{Cuda, CudaError};
+use shard::{Carrier, Direct, Group, Offer, Stopper, Through, Without};
+use stage::{Exchange, Member};
+
+use crate::device::Seat;
+
+/// What a member that computes on `seat` exchanges through. Whatever was asked for, it answers the
+/// others when they ask for a way between devices.
+pub fn exchange(group: &Group, seat: &Seat, through: Through) -> Box<dyn Exchange> {
+    let carrier = match (through, seat) {
+        (Through::Nccl, Seat::Cuda(cuda)) => nccl(cuda).map_err(words),
+        (Through::Auto, Seat::Cuda(cuda)) => cards(cuda).map_err(words),
+        (Through::Nccl, _) => {
+            Err(Some(format!("--exchange nccl: {} is no CUDA card", seat.device())))
+        }
+        _ => Err(None),
+    };
+    Box::new(Direct::new(group.seat(), carrier))
+}
+
+fn words(error: CudaError) -> Without {
+    Some(error.to_string())
+}
+
+fn cards(cuda: &Arc<Cuda>) -> Result<Box<dyn Carrier>, CudaError> {
+    Ok(Box::new(Cards(Peers::new(cuda)?)))
+}
+
+fn nccl(cuda: &Arc<Cuda>) -> Result<Box<dyn Carrier>, CudaError> {
+    let nccl = Nccl::open(cuda, None)?;
+    tracing::info!("{}: NCCL {}", Seat::Cuda(cuda.clone()).device(), nccl.version());
+    Ok(Box::new(End(nccl)))
+}
+
+/// Cards that see each other's memory.
+struct Cards(Peers);
+
+/// This member's end of NCCL.
+struct End(Nccl);
+
+impl Carrier for Cards {
+    fn offer(&mut self, members: usize) -> Result<Offer, String> {
+        self.0.offer(members).map_err(|error| error.to_string())
+    }
+
+    fn connect(
+        &mut self,
+        offers: &[Offer],
+        member: Member,
+        _: &dyn Fn() -> bool,
+    ) -> Result<(), String> {
+        self.0.connect(offers, member.index).map_err(|error| error.to_string())
+    }
+
+    fn stopper(&self) -> Stopper {
+        self.0.stopper()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.0.trouble()
+    }
+
+    fn leave(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Carrier for End {
+    fn offer(&mut self, _: usize) -> Result<Offer, String> {
+        self.0.offer().map_err(|error| error.to_string())
+    }
+
+    fn connect(
+        &mut self,
+        offers: &[Offer],
+        member: Member,
+        over: &dyn Fn() -> bool,
+    ) -> Result<(), String> {
+        self.0.connect(offers, member.index, over).map_err(|error| error.to_string())
+    }
+
+    fn stopper(&self) -> Stopper {
+        self.0.stopper()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.0.trouble()
+    }
+
+    fn leave(&mut self) {
+        self.0.leave();
+    }
+}
