@@ -98,7 +98,8 @@ fn shake(stream: &TcpStream, shared: &Arc<Shared>) -> Result<(), Broke> {
     let (answering, payload) = acceptor.called(&message)?;
     let peer = Hello::decode(&payload)?;
     let mut timed = Timed::new(stream, config.times.handshake);
-    let epoch = shared.epoch();
+    // One that is over lets nobody in: who comes waits for the next one, and does not try at once.
+    let epoch = shared.epoch().filter(|epoch| epoch.lost().is_none());
     let number = epoch.as_ref().map_or(0, |epoch| epoch.number);
     let hello = shared.hello(Role::Acceptor, Number(number));
     let refusal = hello.refuse_member(&peer);

@@ -112,10 +112,19 @@ impl Epoch {
         waited.unwrap_or_else(PoisonError::into_inner).0.lost.is_some()
     }
 
-    /// Ends the epoch by `member`, and tells the others why. The first cause stays: it is what this
-    /// returns.
+    /// Ends the epoch by `member`, whose link failed, and tells the others why. The first cause
+    /// stays: it is what this returns.
     pub(crate) fn fail(&self, member: usize, reason: String) -> ExchangeError {
-        let mut reason = reason;
+        self.end(member, reason, member)
+    }
+
+    /// Ends the epoch as `by`, whose link has ended, says: all others are told, `member` too, which
+    /// would take a link that closes without a word for another's death.
+    pub(crate) fn told(&self, by: usize, member: usize, reason: String) -> ExchangeError {
+        self.end(member, reason, by)
+    }
+
+    fn end(&self, member: usize, mut reason: String, gone: usize) -> ExchangeError {
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
         let (lost, links) = {
             let mut state = self.state();
@@ -126,7 +135,7 @@ impl Epoch {
             (lost, state.links.iter().flatten().cloned().collect::<Vec<_>>())
         };
         for link in links {
-            let is_gone = link.peer == member;
+            let is_gone = link.peer == gone;
             link.end(Some((member, lost.reason.as_str())).filter(|_| !is_gone), is_gone);
         }
         self.changed.notify_all();

@@ -286,7 +286,7 @@ impl Link {
                 break (self.peer, "the epoch is over".into());
             }
         };
-        let _ = epoch.fail(member, reason);
+        let _ = epoch.told(self.peer, member, reason);
         let _ = self.stream.set_read_timeout(Some(LINGER));
         let mut rest = [0; 4096];
         while matches!((&self.stream).read(&mut rest), Ok(1..)) {}
