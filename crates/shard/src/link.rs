@@ -221,7 +221,9 @@ impl Link {
         let mut queue = self.queue();
         loop {
             if queue.busy {
-                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                // A writer that leaves nothing to do wakes nobody, and beats must not end with it.
+                let waited = self.changed.wait_timeout(queue, beat);
+                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
             if let Some(stop) = queue.over.take() {

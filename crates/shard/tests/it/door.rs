@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ring::key::Key;
 use shard::{Group, GroupConfig};
@@ -82,4 +82,37 @@ fn strangers_are_dropped_and_members_come_in_all_the_same() {
     let _ = first.read_to_end(&mut rest);
     assert!(rest.len() <= 8, "the oldest has been ended");
     [&leader, &member].into_iter().for_each(Group::shutdown);
+}
+
+#[test]
+fn a_member_that_comes_back_waits_for_the_next_life_of_its_group() {
+    let addresses = addresses(2);
+    let leader = Group::start(config(0, &addresses)).unwrap();
+    let joining = |member: &Group| {
+        let member = member.clone();
+        thread::spawn(move || member.join())
+    };
+    let member = Group::start(config(1, &addresses)).unwrap();
+    let joins = joining(&member);
+    leader.join().unwrap();
+    joins.join().unwrap().unwrap();
+    member.shutdown();
+    drop(member);
+    let until = Instant::now() + Duration::from_secs(5);
+    while leader.lost().is_none() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(leader.lost().is_some());
+    // The one before it leaves its address a moment after it has gone.
+    let mut tries = (0..500).map(|_| {
+        thread::sleep(Duration::from_millis(2));
+        Group::start(config(1, &addresses))
+    });
+    let again = tries.find_map(Result::ok).unwrap();
+    let joins = joining(&again);
+    thread::sleep(Duration::from_millis(300));
+    assert!(!joins.is_finished(), "it was let into a life that is over");
+    leader.join().unwrap();
+    joins.join().unwrap().unwrap();
+    [&leader, &again].into_iter().for_each(Group::shutdown);
 }

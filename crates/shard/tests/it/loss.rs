@@ -129,3 +129,26 @@ fn a_member_out_of_step_is_named() {
     assert!(error.contains("another digest") || error.contains("OutOfTurn"), "{error}");
     group.shutdown();
 }
+
+#[test]
+fn a_group_that_has_nothing_to_do_after_much_work_stays_whole() {
+    let addresses = addresses(2);
+    // So short a beat comes due while something is being written, time and again.
+    let quick = |index| {
+        let mut config = config(index, &addresses);
+        config.times.beat = Duration::from_millis(1);
+        config
+    };
+    let away = Away::start(quick(1), |group| Double::new(fake(), group.seat()));
+    let group = Group::start(quick(0)).unwrap();
+    let mut leader = Leader::new(group.clone(), Box::new(Double::new(fake(), group.seat())));
+    leader.prepare(&SHAPES).unwrap();
+    for _ in 0..2_000 {
+        probe(&mut leader).unwrap();
+    }
+    std::thread::sleep(TIMES.silent + Duration::from_millis(500));
+    assert_eq!([group.lost(), away.group.lost()], [None, None]);
+    probe(&mut leader).unwrap();
+    drop(away);
+    group.shutdown();
+}
