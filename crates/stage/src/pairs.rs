@@ -9,9 +9,9 @@ use wire::plan::{Plan, Want};
 
 use crate::slots::{Span, WINDOW_ROWS_MAX};
 
-/// Fewest rows of the second half of a pair: as many as kernels take at once, so that two halves
-/// cost what the whole does.
-pub const PAIR_ROWS_MIN: usize = 128;
+/// Fewest rows of the second half of a pair: the smallest for which a gain has been measured
+/// (docs/performance/shards.md).
+pub const PAIR_ROWS_MIN: usize = 32;
 
 /// Rows of the second half of a piece of `rows`; 0 where that is fewer than `least`, and where
 /// nothing goes in pairs.

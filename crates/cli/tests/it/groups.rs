@@ -185,7 +185,7 @@ fn a_prompt_in_pairs_is_one_machines_and_says_what_it_costs() {
         );
         if costs {
             let cost = &health["prompt_pair"];
-            assert_eq!(cost["rows_min"], 128);
+            assert_eq!(cost["rows_min"], 32);
             assert!(cost["twin_bytes"].as_u64() > Some(1 << 20), "{cost}");
             let lost = cost["kv_pages_lost"].as_u64().unwrap();
             assert!(lost > 0 && said.unwrap().ends_with(&format!(", {lost} KV pages less")));
