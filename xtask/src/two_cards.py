@@ -6,7 +6,7 @@ Python alone, and the binaries that `cargo xtask device-test --cards 2` puts bes
         [--prompt-runs 3] [--cases one,shards2,...] [--parts device,hashes,kills,speeds]
         [--seconds 540]
 
-Ways between cards: `auto`, each other's memory; `nccl`; `memory`, the host's; `tcp`.
+Ways between cards: `cards`, each other's memory; `nccl`; `memory`, the host's; `tcp`.
 """
 
 import argparse
@@ -161,7 +161,7 @@ def hashes(args):
         cut = layers // 2
         layouts = f"1;0:{cut},{cut}:{layers};0:{layers}@shards2;0:{layers}@rows2"
         one = []
-        for exchange, devices in [("auto", f"cpu,{args.devices}"), ("tcp", args.devices),
+        for exchange, devices in [("cards", f"cpu,{args.devices}"), ("tcp", args.devices),
                                   ("nccl", args.devices)]:
             command = [tool("baton"), "check", model, "--layouts", layouts, "--devices", devices]
             command += ["--exchange", exchange, "--threads", "2", "--chunks", "64", "--prompt",
@@ -179,12 +179,12 @@ def cases(layers):
     half = layers // 2
     ring, shards, rows = f"0:{half},{half}:{layers}", f"0:{layers}@shards2", f"0:{layers}@rows2"
     alone = ["--prompt-pair", "off"]
-    yield "one card", f"0:{layers}", "auto", []
-    yield "shards2 auto", shards, "auto", []
-    yield "shards2 auto, unpaired", shards, "auto", alone
-    yield "rows2 auto", rows, "auto", []
-    yield "ring2 depth 4", ring, "auto", ["--depth", "4"]
-    yield "ring2 depth 1", ring, "auto", ["--depth", "1"]
+    yield "one card", f"0:{layers}", "cards", []
+    yield "shards2 cards", shards, "cards", []
+    yield "shards2 cards, unpaired", shards, "cards", alone
+    yield "rows2 cards", rows, "cards", []
+    yield "ring2 depth 4", ring, "cards", ["--depth", "4"]
+    yield "ring2 depth 1", ring, "cards", ["--depth", "1"]
     yield "shards2 nccl", shards, "nccl", []
     yield "shards2 nccl, unpaired", shards, "nccl", alone
     yield "rows2 nccl", rows, "nccl", []
@@ -202,7 +202,7 @@ def speeds(args, model):
             continue
         devices = one if name == "one card" else args.devices
         # What leaves the cards takes too long for more.
-        is_short = exchange != "auto" or name in ("shards2 auto", "rows2 auto")
+        is_short = exchange != "cards" or name in ("shards2 cards", "rows2 cards")
         prompts = args.prompts[:1] if is_short else args.prompts
         if left(args) < 60:
             say(f"{name}: no time left")
@@ -249,7 +249,7 @@ def children(pid):
 def kills(args, model):
     """A rank that is killed: how long until rank 0 says so, and until the pair serves again."""
     layers = layers_of(model)
-    for exchange in ["auto", "nccl", "tcp"]:
+    for exchange in ["cards", "nccl", "tcp"]:
         server = Server(model, f"0:{layers}@shards2", args.devices, exchange, "--continue-s", "0",
                         "--context", str(args.prompts[-1] + 1024))
         for phase, prompt, tokens in [("prompt", args.prompts[-1], 1), ("decode", 64, 900)]:

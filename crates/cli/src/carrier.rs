@@ -15,9 +15,10 @@ use crate::device::Seat;
 pub fn exchange(group: &Group, seat: &Seat, through: Through) -> Box<dyn Exchange> {
     let carrier = match (through, seat) {
         (Through::Nccl, Seat::Cuda(cuda)) => nccl(cuda).map_err(words),
-        (Through::Auto, Seat::Cuda(cuda)) => cards(cuda).map_err(words),
-        (Through::Nccl, _) => {
-            Err(Some(format!("--exchange nccl: {} is no CUDA card", seat.device())))
+        (Through::Cards, Seat::Cuda(cuda)) => cards(cuda).map_err(words),
+        (Through::Nccl | Through::Cards, _) => {
+            let way = if through == Through::Nccl { "nccl" } else { "cards" };
+            Err(Some(format!("--exchange {way}: {} is no CUDA card", seat.device())))
         }
         _ => Err(None),
     };

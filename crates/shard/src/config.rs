@@ -39,10 +39,11 @@ pub struct GroupConfig {
 /// What the values of exchanges go through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Through {
-    /// The memory of cards that see each other's, where all members have one; else memory between
-    /// members of the leader's machine, links between others.
+    /// Memory between members of the leader's machine, links between others.
     #[default]
     Auto,
+    /// The memory of cards that see each other's, where all members have one; else as `Auto`.
+    Cards,
     /// Links alone.
     Links,
     /// Memory alone: a member that does not reach it is refused.

@@ -48,10 +48,12 @@ impl From<Encrypt> for Encryption {
 /// What the members of a group exchange through.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Exchange {
-    /// Between CUDA cards that see each other their own memory, else memory between members of the
-    /// leader's machine and links between others (default).
+    /// Memory between members of the leader's machine and links between others (default).
     #[default]
     Auto,
+    /// Between CUDA cards that see each other their own memory, where every member has it; else
+    /// memory and links. Young: a group has been seen to stop with several streams.
+    Cards,
     /// Links alone.
     Tcp,
     /// Memory alone.
@@ -65,6 +67,7 @@ impl Exchange {
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
+            Self::Cards => "cards",
             Self::Tcp => "tcp",
             Self::Memory => "memory",
             Self::Nccl => "nccl",
@@ -76,6 +79,7 @@ impl From<Exchange> for Through {
     fn from(exchange: Exchange) -> Self {
         match exchange {
             Exchange::Auto => Self::Auto,
+            Exchange::Cards => Self::Cards,
             Exchange::Tcp => Self::Links,
             Exchange::Memory => Self::Memory,
             Exchange::Nccl => Self::Nccl,
@@ -139,7 +143,7 @@ pub struct Shared {
     #[arg(long, value_enum, default_value = "on")]
     pub encryption: Encrypt,
     /// What the members of a group exchange through: memory where they are on the leader's machine
-    /// and links elsewhere, links alone, memory alone, or NCCL between cards.
+    /// and links elsewhere, links alone, memory alone, or cards' own memory or NCCL between cards.
     #[arg(long, value_enum, default_value = "auto")]
     pub exchange: Exchange,
     /// Memory of each rank for prompts that others may begin with; 0 keeps none [default: KV that
