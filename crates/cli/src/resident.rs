@@ -47,10 +47,15 @@ mod tests {
 
     #[test]
     fn what_is_held_is_told_and_code_is_told_apart() {
-        let before = resident();
-        assert!(before.own_bytes > 0 && before.code_bytes > 0, "{before:?}");
-        let held = std::hint::black_box(vec![1_u8; 64 << 20]);
-        let more = resident().own_bytes - before.own_bytes;
-        assert!(more >= 60 << 20, "{more} of {}", held.len());
+        let now = resident();
+        assert!(now.own_bytes > 0 && now.code_bytes > 0, "{now:?}");
+        // Tests beside this one take and give back memory too, but not each time as much.
+        let is_told = || {
+            let before = resident().own_bytes;
+            let held = std::hint::black_box(vec![1_u8; 64 << 20]);
+            let more = resident().own_bytes.saturating_sub(before);
+            (60..70).contains(&(more >> 20)) && held.len() == 64 << 20
+        };
+        assert!((0..50).any(|_| is_told()));
     }
 }
