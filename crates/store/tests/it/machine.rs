@@ -207,7 +207,12 @@ fn carry(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64, most: u64,
     let mut buffer = vec![0; 64 << 10];
     while let Ok(bytes @ 1..) = from.read(&mut buffer) {
         let before = count.fetch_add(bytes as u64, Ordering::Relaxed);
-        if before + bytes as u64 > most || to.write_all(&buffer[..bytes]).is_err() {
+        if before + bytes as u64 > most {
+            // Only this way ends: whoever lags still reads all that went before, and closes then.
+            let _ = to.shutdown(Shutdown::Write);
+            return;
+        }
+        if to.write_all(&buffer[..bytes]).is_err() {
             break;
         }
         std::thread::sleep(std::time::Duration::from_micros(pause_us));
