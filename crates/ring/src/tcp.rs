@@ -26,7 +26,7 @@ pub mod probe;
 mod reader;
 mod supervisor;
 mod switch;
-mod wire_io;
+pub(crate) mod wire_io;
 mod writer;
 
 pub use config::{TcpConfig, Times};

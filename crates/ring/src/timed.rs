@@ -106,24 +106,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-
-    #[derive(Debug)]
-    enum Broke {
-        Io(io::Error),
-        Session(SessionError),
-    }
-
-    impl From<io::Error> for Broke {
-        fn from(error: io::Error) -> Self {
-            Self::Io(error)
-        }
-    }
-
-    impl From<SessionError> for Broke {
-        fn from(error: SessionError) -> Self {
-            Self::Session(error)
-        }
-    }
+    use crate::tcp::wire_io::Broke;
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

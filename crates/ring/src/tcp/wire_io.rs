@@ -12,7 +12,7 @@ use crate::session::record::{Opener, RECORD_BYTES_MAX, Sealer};
 
 /// Why bytes did not come or go.
 #[derive(Debug)]
-pub(super) enum Broke {
+pub(crate) enum Broke {
     /// The connection.
     Io(io::Error),
     /// What was on it.
