@@ -20,6 +20,8 @@ use crate::model::ENGINE;
 const LISTEN: Duration = Duration::from_millis(1_000);
 /// Most suggestions that one question brings.
 const SUGGESTIONS_MAX: usize = 64;
+/// Most addresses of another key that are remembered: anybody may suggest some.
+const STRANGERS_MAX: usize = 1_024;
 
 /// `auto` or `auto=ADDR`, as `--nodes` takes it: nothing of a file.
 ///
@@ -42,14 +44,16 @@ pub struct Link {
     /// This machine's address on it; unspecified for the system's choice.
     via: Ipv4Addr,
     key: Option<Key>,
-    /// Who was found, and who has another key.
+    /// Who was found; all of them have the key.
     known: HashSet<SocketAddr>,
+    /// Who has another one.
+    strangers: HashSet<SocketAddr>,
 }
 
 impl Link {
     /// Nothing is asked yet.
     pub fn new(via: Ipv4Addr, key: Option<Key>) -> Self {
-        Self { via, key, known: HashSet::new() }
+        Self { via, key, known: HashSet::new(), strangers: HashSet::new() }
     }
 
     /// Asks, and gives the nodes that were not there before. One without the key is named once.
@@ -59,7 +63,7 @@ impl Link {
     pub fn look(&mut self) -> io::Result<Vec<Listed>> {
         let mut found = Vec::new();
         for Suggestion { name, address } in self.ask()? {
-            if self.known.contains(&address) {
+            if self.known.contains(&address) || self.strangers.contains(&address) {
                 continue;
             }
             match proves(&address.to_string(), self.key.as_ref()) {
@@ -70,13 +74,21 @@ impl Link {
                 Err(error) => {
                     // A wrong key stays one; whoever was only busy is asked again.
                     if matches!(error, node::NodeError::Session(_)) {
-                        self.known.insert(address);
+                        self.shun(address);
                         tracing::warn!("{name} at {address} is no node of this key: {error}");
                     }
                 }
             }
         }
         Ok(found)
+    }
+
+    /// Asks it no more, until there are too many of its kind to remember.
+    fn shun(&mut self, address: SocketAddr) {
+        if self.strangers.len() == STRANGERS_MAX {
+            self.strangers.clear();
+        }
+        self.strangers.insert(address);
     }
 
     fn ask(&self) -> io::Result<Vec<Suggestion>> {
@@ -140,6 +152,16 @@ fn listed(name: String, address: SocketAddr) -> Listed {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    #[test]
+    fn strangers_are_remembered_up_to_a_limit() {
+        let mut link = Link::new(Ipv4Addr::LOCALHOST, None);
+        for port in 0..=STRANGERS_MAX as u16 {
+            link.shun(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+            assert!(link.strangers.len() <= STRANGERS_MAX);
+        }
+        assert_eq!(link.strangers.len(), 1, "the last one");
+    }
 
     #[test]
     fn auto_is_no_file() {

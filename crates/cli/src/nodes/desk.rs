@@ -138,11 +138,15 @@ impl Desk {
         let is_taken = |name: &str| {
             name == self.planner.head() || self.listed.iter().any(|known| known.name == name)
         };
+        if self.listed.len() == NODES_MAX {
+            tracing::warn!("{} at {}: {NODES_MAX} nodes at most", node.name, node.address);
+            return;
+        }
         if is_taken(&node.name) {
             node.name = format!("{}-{}", node.name, self.listed.len() + 1);
         }
-        if self.listed.len() == NODES_MAX || is_taken(&node.name) {
-            tracing::warn!("{} at {}: {NODES_MAX} nodes at most", node.name, node.address);
+        if is_taken(&node.name) {
+            tracing::warn!("{} at {}: the name is taken: give it another", node.name, node.address);
             return;
         }
         tracing::info!("found node {} at {}", node.name, node.address);
