@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cuda::end::End;
 use cuda::nccl::Nccl;
 use cuda::peers::Peers;
 use cuda::{Cuda, CudaError};
@@ -36,45 +37,15 @@ fn cards(cuda: &Arc<Cuda>) -> Result<Box<dyn Carrier>, CudaError> {
 fn nccl(cuda: &Arc<Cuda>) -> Result<Box<dyn Carrier>, CudaError> {
     let nccl = Nccl::open(cuda, None)?;
     tracing::info!("{}: NCCL {}", Seat::Cuda(cuda.clone()).device(), nccl.version());
-    Ok(Box::new(End(nccl)))
+    Ok(Box::new(Cards(nccl)))
 }
 
-/// Cards that see each other's memory.
-struct Cards(Peers);
+/// A card's end, as a group's members have it.
+struct Cards<E>(E);
 
-/// This member's end of NCCL.
-struct End(Nccl);
-
-impl Carrier for Cards {
+impl<E: End> Carrier for Cards<E> {
     fn offer(&mut self, members: usize) -> Result<Offer, String> {
         self.0.offer(members).map_err(|error| error.to_string())
-    }
-
-    fn connect(
-        &mut self,
-        offers: &[Offer],
-        member: Member,
-        _: &dyn Fn() -> bool,
-    ) -> Result<(), String> {
-        self.0.connect(offers, member.index).map_err(|error| error.to_string())
-    }
-
-    fn stopper(&self) -> Stopper {
-        self.0.stopper()
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.0.trouble()
-    }
-
-    fn leave(&mut self) {
-        self.0.leave();
-    }
-}
-
-impl Carrier for End {
-    fn offer(&mut self, _: usize) -> Result<Offer, String> {
-        self.0.offer().map_err(|error| error.to_string())
     }
 
     fn connect(

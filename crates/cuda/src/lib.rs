@@ -14,6 +14,7 @@ mod attention;
 pub mod compile;
 pub mod defects;
 mod device;
+pub mod end;
 mod error;
 mod fuse;
 mod gdn;

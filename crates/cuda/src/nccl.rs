@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::device::{Buffer, Side};
+use crate::end::{End, OFFER_BYTES, Offer, Stopper};
 use crate::library::{Calls, Handle, Nccl as Library, UniqueId};
 use crate::meet::{MANY_VALUES, Meeting, PLACES, Way};
-use crate::peers::{OFFER_BYTES, Offer, Stopper};
 use crate::{Cuda, CudaError};
 
 /// A word of four bytes.
@@ -62,22 +62,19 @@ impl Nccl {
     pub fn version(&self) -> String {
         version(&self.library)
     }
+}
 
-    /// Draws what the ends of a new communicator find each other by; the first member's counts.
+impl End for Nccl {
+    /// The first member's counts.
     ///
     /// # Errors
     /// The library's words.
-    pub fn offer(&mut self) -> Result<Offer, CudaError> {
+    fn offer(&mut self, _: usize) -> Result<Offer, CudaError> {
         self.leave();
         draw(&self.library)
     }
 
-    /// Finds the other ends, of which this is `index` of as many as there are offers. Gives up soon
-    /// after `over` says so.
-    ///
-    /// # Errors
-    /// The library's words, or that it was given up on; a card without room for what comes.
-    pub fn connect(
+    fn connect(
         &mut self,
         offers: &[Offer],
         index: usize,
@@ -128,19 +125,17 @@ impl Nccl {
         Ok(())
     }
 
-    /// What ends what the others are waited for in this epoch, from any thread.
-    pub fn stopper(&self) -> Stopper {
+    fn stopper(&self) -> Stopper {
         let communicator = self.communicator.clone();
         Box::new(move || communicator.iter().for_each(|communicator| communicator.abort()))
     }
 
-    /// What went wrong since the members met.
-    pub fn trouble(&self) -> Option<String> {
+    fn trouble(&self) -> Option<String> {
         self.cuda.meeting_trouble()
     }
 
     /// Aborts the communicator, if there is one: what it runs on the card ends.
-    pub fn leave(&mut self) {
+    fn leave(&mut self) {
         if let Some(communicator) = self.communicator.take() {
             communicator.abort();
             self.cuda.wait();

@@ -6,13 +6,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::device::{Buffer, Device, Seen, Side, Word};
+use crate::end::{End, OFFER_BYTES, Offer, Stopper};
 use crate::meet::{LINES_BYTES, MANY_VALUES, MEMBERS_MAX, Meeting, PLACES, Way};
 use crate::{Cuda, CudaError};
-
-/// Bytes of an offer.
-pub const OFFER_BYTES: usize = 128;
-/// By which others find a member's shelf.
-pub type Offer = [u8; OFFER_BYTES];
 
 /// Words of members, a line each, then lines of two places, then places of many values.
 const WORD_BYTES: usize = 128;
@@ -62,9 +58,6 @@ impl Stop {
     }
 }
 
-/// Ends every wait of a card for others, in the epoch that it was made in.
-pub type Stopper = Box<dyn Fn() + Send + Sync>;
-
 fn memory(error: impl ToString) -> CudaError {
     CudaError::Memory { words: error.to_string() }
 }
@@ -95,12 +88,12 @@ impl Peers {
             shelves: None,
         })
     }
+}
 
-    /// What others find this member's shelf by, among `members`.
-    ///
+impl End for Peers {
     /// # Errors
     /// A card without room for it, or whose memory no other process may see.
-    pub fn offer(&mut self, members: usize) -> Result<Offer, CudaError> {
+    fn offer(&mut self, members: usize) -> Result<Offer, CudaError> {
         self.leave();
         let device = &self.cuda.device;
         let others = members.clamp(2, MEMBERS_MAX) - 1;
@@ -130,11 +123,16 @@ impl Peers {
         Ok(offer)
     }
 
-    /// Sees the shelves of all members, of which this is `index`; no call waits.
+    /// No call waits.
     ///
     /// # Errors
     /// Two members on one card; memory of another that this card does not reach.
-    pub fn connect(&mut self, offers: &[Offer], index: usize) -> Result<(), CudaError> {
+    fn connect(
+        &mut self,
+        offers: &[Offer],
+        index: usize,
+        _: &dyn Fn() -> bool,
+    ) -> Result<(), CudaError> {
         let device = &self.cuda.device;
         let Some(shelf) = self.shelf.clone() else {
             return Err(memory("a shelf that was not offered"));
@@ -169,19 +167,16 @@ impl Peers {
         Ok(())
     }
 
-    /// What ends this epoch's waits, from any thread.
-    pub fn stopper(&self) -> Stopper {
+    fn stopper(&self) -> Stopper {
         let (stop, epoch) = (self.stop.clone(), self.stop.now().0);
         Box::new(move || stop.stop(epoch))
     }
 
-    /// What went wrong since the members met.
-    pub fn trouble(&self) -> Option<String> {
+    fn trouble(&self) -> Option<String> {
         self.cuda.meeting_trouble()
     }
 
-    /// Ends what waits, and forgets the others.
-    pub fn leave(&mut self) {
+    fn leave(&mut self) {
         let epoch = self.stop.now().0;
         self.stop.stop(epoch);
         if self.shelves.is_some() {

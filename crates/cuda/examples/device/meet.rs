@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use arith::format::Format;
 use arith::linear::join;
 use backend::{Backend, BackendError, Together};
+use baton_cuda::end::End;
 use baton_cuda::nccl::Nccl;
-use baton_cuda::peers::{Offer, Peers, Stopper};
+use baton_cuda::peers::Peers;
 use baton_cuda::{Cuda, CudaError};
 
 use crate::bench::MLX;
@@ -23,59 +24,21 @@ const SIZES: [(usize, usize); 8] =
 const IN_A_ROW: usize = 128;
 
 /// A member's way to the other.
-enum End {
-    Memory(Peers),
-    Nccl(Nccl),
-}
-
-impl End {
-    fn new(cuda: &Arc<Cuda>, by: &str) -> Result<Self, CudaError> {
-        Ok(match by {
-            "memory" => Self::Memory(Peers::new(cuda)?),
-            _ => Self::Nccl(Nccl::open(cuda, None)?),
-        })
-    }
-
-    fn offer(&mut self) -> Result<Offer, CudaError> {
-        match self {
-            Self::Memory(peers) => peers.offer(2),
-            Self::Nccl(nccl) => nccl.offer(),
-        }
-    }
-
-    fn connect(&mut self, offers: &[Offer], index: usize) -> Result<(), CudaError> {
-        let start = Instant::now();
-        match self {
-            Self::Memory(peers) => peers.connect(offers, index),
-            Self::Nccl(nccl) => {
-                nccl.connect(offers, index, &|| start.elapsed() > Duration::from_secs(20))
-            }
-        }
-    }
-
-    fn stopper(&self) -> Stopper {
-        match self {
-            Self::Memory(peers) => peers.stopper(),
-            Self::Nccl(nccl) => nccl.stopper(),
-        }
-    }
-
-    fn trouble(&self) -> Option<String> {
-        match self {
-            Self::Memory(peers) => peers.trouble(),
-            Self::Nccl(nccl) => nccl.trouble(),
-        }
-    }
+fn end(cuda: &Arc<Cuda>, by: &str) -> Result<Box<dyn End>, CudaError> {
+    Ok(match by {
+        "memory" => Box::new(Peers::new(cuda)?),
+        _ => Box::new(Nccl::open(cuda, None)?),
+    })
 }
 
 /// Two members, each on a thread and a card of its own, and how far both are.
 fn both<T: Send>(
     by: &str,
     cards: [&Arc<Cuda>; 2],
-    run: impl Fn(usize, &Arc<Cuda>, &mut End, &dyn Fn()) -> T + Sync,
+    run: impl Fn(usize, &Arc<Cuda>, &mut dyn End, &dyn Fn()) -> T + Sync,
 ) -> Result<[T; 2], CudaError> {
-    let mut ends = [End::new(cards[0], by)?, End::new(cards[1], by)?];
-    let offers = [ends[0].offer()?, ends[1].offer()?];
+    let mut ends = [end(cards[0], by)?, end(cards[1], by)?];
+    let offers = [ends[0].offer(2)?, ends[1].offer(2)?];
     let barrier = Barrier::new(2);
     let done: Vec<_> = std::thread::scope(|scope| {
         let jobs: Vec<_> = ends
@@ -84,13 +47,15 @@ fn both<T: Send>(
             .map(|(index, end)| {
                 let (run, barrier) = (&run, &barrier);
                 scope.spawn(move || {
-                    let connected = end.connect(&offers, index);
+                    let start = Instant::now();
+                    let over = || start.elapsed() > Duration::from_secs(20);
+                    let connected = end.connect(&offers, index, &over);
                     barrier.wait();
                     connected?;
                     let met = || {
                         barrier.wait();
                     };
-                    let done = run(index, cards[index], end, &met);
+                    let done = run(index, cards[index], &mut **end, &met);
                     barrier.wait();
                     Ok(done)
                 })
@@ -209,7 +174,7 @@ fn meet(by: &str, cards: [&Arc<Cuda>; 2]) -> Result<bool, CudaError> {
     Ok(ends == [true, true])
 }
 
-fn member(by: &str, index: usize, cuda: &Arc<Cuda>, end: &End, both: &dyn Fn()) -> bool {
+fn member(by: &str, index: usize, cuda: &Arc<Cuda>, end: &dyn End, both: &dyn Fn()) -> bool {
     let mut right = true;
     for (rows, width) in SIZES {
         let nodes = Together::Nodes { width, members: 2 };
@@ -337,7 +302,7 @@ fn times(by: &str, index: usize, cuda: &Arc<Cuda>, (rows, width): (usize, usize)
 }
 
 /// A member that gives nothing, and the other one's device, which is told to wait no more.
-fn stops(by: &str, index: usize, cuda: &Arc<Cuda>, end: &End) -> bool {
+fn stops(by: &str, index: usize, cuda: &Arc<Cuda>, end: &dyn End) -> bool {
     let stop = end.stopper();
     if index == 1 {
         std::thread::sleep(Duration::from_millis(600));
