@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use crate::Now;
 use crate::membership::BEAT;
-use crate::message::{Ballot, Coming, Facts, Launch, RankNews, RankState, ToHead, ToNode, Wanted};
+use crate::message::{
+    Ballot, Coming, Door, Facts, Launch, RankNews, RankState, Reach, ToHead, ToNode, Wanted,
+};
 
 /// First pause before a rank that ended is started again; doubles up to the longest.
 pub const RESTART_PAUSE: Duration = Duration::from_millis(200);
@@ -16,6 +18,8 @@ pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
 pub const RECOVERED: Duration = Duration::from_secs(30);
 /// A rank whose head is gone for so long ends.
 pub const ORPHAN_AFTER: Duration = Duration::from_secs(60);
+/// The rank's port is open for those who measure the way to it for so long at most.
+pub const DOOR_OPEN: Duration = Duration::from_secs(60);
 
 /// A channel to a head, by number; none is used twice.
 pub type Channel = u64;
@@ -33,6 +37,10 @@ pub enum Event {
     Measured(Result<Value, String>),
     /// Nothing could be measured: there is no such model here, and nobody said where to take it.
     Lacks(String),
+    /// What an [`Action::Answer`] gave.
+    Answers(Result<(), String>),
+    /// What an [`Action::Reach`] to that node gave, or why nothing came through.
+    Reached(String, Result<Value, String>),
     /// What the rank waits for before it starts; `None` once it has all.
     Coming(Option<Coming>),
     /// Time goes on.
@@ -61,6 +69,13 @@ pub enum Action {
     },
     /// Lets others take a model's units.
     Give(Wanted),
+    /// Opens the rank's port for those who measure the way to it; [`Event::Answers`] is the
+    /// answer.
+    Answer(Door),
+    /// Closes it.
+    Shut,
+    /// Measures the way to another node; [`Event::Reached`] comes once for it.
+    Reach(Box<Reach>),
     /// A line for the log.
     Note(String),
     /// Nothing runs any more.
@@ -95,6 +110,13 @@ pub struct Agent {
     why: String,
     coming: Option<Coming>,
     measuring: bool,
+    /// A door that is to be opened once no rank has the port.
+    door: Option<Door>,
+    /// Since when one is open.
+    opened: Option<Now>,
+    /// Whether a way is being measured, and the one after it.
+    reaching: bool,
+    reach: Option<Box<Reach>>,
     told: Now,
     stops: bool,
 }
@@ -116,6 +138,10 @@ impl Agent {
             why: String::new(),
             coming: None,
             measuring: false,
+            door: None,
+            opened: None,
+            reaching: false,
+            reach: None,
             told: now,
             stops: false,
         }
@@ -160,6 +186,11 @@ impl Agent {
                 self.measured(result.map_or_else(ToHead::Unfit, ToHead::Measured), &mut actions);
             }
             Event::Lacks(why) => self.measured(ToHead::Lacks(why), &mut actions),
+            Event::Answers(opened) => self.say(ToHead::Answers(opened), &mut actions),
+            Event::Reached(node, found) => {
+                self.reaching = false;
+                self.say(ToHead::Reached { node, found }, &mut actions);
+            }
             Event::Coming(coming) => self.coming = coming,
             Event::Tick => {}
             Event::Stop => {
@@ -175,6 +206,7 @@ impl Agent {
             }
         }
         self.settle(now, &mut actions);
+        self.measures(now, &mut actions);
         if let Some(head) = self.head
             && now.saturating_sub(self.told) >= BEAT
         {
@@ -186,6 +218,10 @@ impl Agent {
 
     fn measured(&mut self, said: ToHead, actions: &mut Vec<Action>) {
         self.measuring = false;
+        self.say(said, actions);
+    }
+
+    fn say(&self, said: ToHead, actions: &mut Vec<Action>) {
         actions.extend(self.head.map(|head| Action::Say(head, said)));
     }
 
@@ -213,6 +249,8 @@ impl Agent {
                 }
             }
             ToNode::Give(wanted) => actions.push(Action::Give(wanted)),
+            ToNode::Answer(door) => self.door = Some(door),
+            ToNode::Reach(reach) => self.reach = Some(reach),
             ToNode::Run(launch) => {
                 if self.wanted.as_ref().is_none_or(|wanted| wanted.plan < launch.plan) {
                     (self.pause, self.ends, self.why) = (RESTART_PAUSE, 0, String::new());
@@ -226,7 +264,7 @@ impl Agent {
     fn claimed(&mut self, from: Channel, ballot: Ballot, now: Now, actions: &mut Vec<Action>) {
         if ballot.head != self.ballot.head {
             // What an older head had started is not this one's.
-            self.wanted = None;
+            (self.wanted, self.door, self.reach) = (None, None, None);
             actions.push(Action::Note(format!("claimed by {ballot}")));
         }
         if let Some(old) = self.head.replace(from).filter(|old| *old != from) {
@@ -272,6 +310,8 @@ impl Agent {
             Process::Pausing { until } if is_wanted && now < until => {}
             Process::Pausing { .. } | Process::None => match &self.wanted {
                 Some(wanted) => {
+                    // It takes the port.
+                    actions.extend(self.opened.take().map(|_| Action::Shut));
                     self.running = Some(wanted.clone());
                     self.process = Process::Running { since: now };
                     actions.push(Action::Start(wanted.clone()));
@@ -284,6 +324,34 @@ impl Agent {
                 }
             },
             Process::Running { .. } | Process::Ending => {}
+        }
+    }
+
+    /// Opens and closes the port for who measures, and measures ways one after another.
+    fn measures(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if self.opened.is_some_and(|since| now.saturating_sub(since) >= DOOR_OPEN) {
+            self.opened = None;
+            actions.push(Action::Shut);
+        }
+        match self.process {
+            Process::None => {
+                if let Some(door) = self.door.take() {
+                    self.opened = Some(now);
+                    actions.push(Action::Answer(door));
+                }
+            }
+            Process::Running { .. } | Process::Pausing { .. } => {
+                if self.door.take().is_some() {
+                    self.say(ToHead::Answers(Err("its rank has the port".into())), actions);
+                }
+            }
+            Process::Ending => {}
+        }
+        if !self.reaching
+            && let Some(reach) = self.reach.take()
+        {
+            self.reaching = true;
+            actions.push(Action::Reach(reach));
         }
     }
 

@@ -5,16 +5,19 @@
 //! nothing before a drain boundary: a ring that is idle, or [`Event::Replan`].
 
 mod gather;
+mod links;
 mod planning;
 mod terms;
 
 use std::time::Duration;
 
 use crate::membership::{BEAT, Look, Member, Membership};
-use crate::message::{Ballot, Launch, ToHead, ToNode, Wanted};
+use crate::message::{Ballot, Door, Launch, ToHead, ToNode, Wanted};
 use crate::{NODES_MAX, Now};
 
 use gather::{Measure, Recheck};
+use links::Links;
+pub use links::{End, LINK_PAUSE, LINK_TIMEOUT, LINKS_WAIT, Link};
 use planning::Cause;
 pub use terms::{Action, Event, Line, Plan};
 
@@ -44,6 +47,9 @@ pub struct Head {
     /// Which nodes were asked to let others take the model from them.
     gives: Vec<bool>,
     recheck: Recheck,
+    links: Links,
+    /// Though there are measurements that are kept.
+    again: bool,
     left_out: Vec<Option<Now>>,
     wanted: Vec<Wanted>,
     replan_wait: Duration,
@@ -64,13 +70,15 @@ pub struct Head {
 
 impl Head {
     /// Before any node was heard of: their names, and the model as each of them looks for it.
-    /// A plan with a hole is kept for `replan_wait`. The head of `ballot` is drawn at random; its
+    /// A plan with a hole is kept for `replan_wait`, and `door` opens the ports of nodes without a
+    /// rank for each other to measure the way there. The head of `ballot` is drawn at random; its
     /// epoch is the time of its start, so that a head that comes later outranks one before it.
     /// Where a clock went back it does so once nodes have been alone for
     /// [`crate::agent::ORPHAN_AFTER`].
     pub fn new(
         nodes: impl IntoIterator<Item = (String, Wanted)>,
         ballot: Ballot,
+        door: Door,
         replan_wait: Duration,
         now: Now,
     ) -> Self {
@@ -81,6 +89,8 @@ impl Head {
             measures: Vec::new(),
             gives: Vec::new(),
             recheck: Recheck::default(),
+            links: Links::new(door),
+            again: false,
             left_out: Vec::new(),
             wanted: Vec::new(),
             replan_wait,
@@ -97,6 +107,11 @@ impl Head {
         };
         nodes.into_iter().for_each(|(name, wanted)| head.add(name, wanted, now));
         head
+    }
+
+    /// Nothing that was measured before this head is used.
+    pub fn measure_anew(&mut self) {
+        self.again = true;
     }
 
     /// One more node, behind the others; it joins as any that comes late.
@@ -160,11 +175,16 @@ impl Head {
             Event::Heard(node, message) => self.heard(now, node, message, &mut actions),
             Event::Planned(result) => self.settled(now, result, &mut actions),
             Event::Supplied(node, found) => self.supplied(now, node, found, &mut actions),
+            Event::Reached(to, found) => self.reached(now, (None, to), found, &mut actions),
             Event::MeasuredAgain => self.recheck.own_done(),
             Event::Off => self.recheck.due(),
             Event::Load { busy: true } => {
                 self.idle = None;
                 self.recheck.disturb();
+                // A ring with a hole has nothing to do.
+                if self.plan.is_some() && self.hole.is_none() {
+                    self.links.disturb();
+                }
             }
             Event::Load { busy: false } => {
                 self.idle.get_or_insert(now);
@@ -237,6 +257,9 @@ impl Head {
             }
             said @ (ToHead::Measured(_) | ToHead::Unfit(_) | ToHead::Lacks(_)) => {
                 self.told(now, node, said, actions);
+            }
+            said @ (ToHead::Answers(_) | ToHead::Reached { .. }) => {
+                self.told_links(now, node, said, actions);
             }
         }
     }

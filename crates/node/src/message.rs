@@ -14,6 +14,8 @@ pub const ARGUMENTS_MAX: usize = 64;
 pub const TEXT_BYTES_MAX: usize = 4_096;
 /// Most addresses that units come from.
 pub const SOURCES_MAX: usize = 8;
+/// Most addresses of a node's rank.
+pub const ADDRESSES_MAX: usize = 8;
 
 /// Whose claim on an agent counts: the higher one. `epoch` grows with each head that takes over,
 /// `head` is drawn at random when a head starts, so no two are equal.
@@ -121,6 +123,28 @@ pub struct Launch {
     pub secret: Secret,
 }
 
+/// What opens a port for those who measure the way to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Door {
+    /// The secret that they prove.
+    pub secret: Secret,
+    /// Whether records are enciphered, as the ring's are.
+    pub encrypts: bool,
+}
+
+/// A way that a node is to measure.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// The node there.
+    pub node: String,
+    /// Where its rank listens, `HOST:PORT` each.
+    pub addresses: Vec<String>,
+    /// What opens its port.
+    pub door: Door,
+    /// Though there is a measurement that is kept.
+    pub again: bool,
+}
+
 /// What a head says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -143,6 +167,11 @@ pub enum ToNode {
     },
     /// Let others take this model's units from you.
     Give(Wanted),
+    /// Answer those who measure the way to your rank's port, until a rank takes it. The answer is
+    /// [`ToHead::Answers`].
+    Answer(Door),
+    /// Measure the way to another node. The answer is [`ToHead::Reached`].
+    Reach(Box<Reach>),
     /// Run this rank, and no other.
     Run(Box<Launch>),
     /// Run none.
@@ -170,6 +199,8 @@ pub struct Facts {
     pub device: String,
     /// Where its rank will listen: a port of the address that the head reaches it at.
     pub stage_port: u16,
+    /// Other addresses that its rank will listen at, `HOST:PORT`.
+    pub addresses: Vec<String>,
 }
 
 /// What a node's rank does.
@@ -227,6 +258,15 @@ pub enum ToHead {
     Unfit(String),
     /// The node has no such model, and could take it from others.
     Lacks(String),
+    /// Its port is open for who measures, or why it can't be.
+    Answers(Result<(), String>),
+    /// What was measured of the way to a node, or why nothing came through.
+    Reached {
+        /// The node there.
+        node: String,
+        /// What it means is the planner's to know.
+        found: Result<Value, String>,
+    },
 }
 
 /// A message's bytes.
@@ -254,6 +294,7 @@ pub fn of_head(bytes: &[u8]) -> Result<ToNode, NodeError> {
             check_wanted(&launch.wanted)?;
         }
         ToNode::Measure { wanted, .. } | ToNode::Give(wanted) => check_wanted(wanted)?,
+        ToNode::Reach(reach) => check_texts("addresses", &reach.addresses, ADDRESSES_MAX)?,
         _ => {}
     }
     Ok(message)
@@ -264,7 +305,11 @@ pub fn of_head(bytes: &[u8]) -> Result<ToNode, NodeError> {
 /// # Errors
 /// `BadMessage`.
 pub fn of_agent(bytes: &[u8]) -> Result<ToHead, NodeError> {
-    decode(bytes)
+    let message: ToHead = decode(bytes)?;
+    if let ToHead::Welcome { facts, .. } = &message {
+        check_texts("addresses", &facts.addresses, ADDRESSES_MAX)?;
+    }
+    Ok(message)
 }
 
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NodeError> {
@@ -328,6 +373,17 @@ mod tests {
         assert!(of(SOURCES_MAX).is_ok());
         let error = of(SOURCES_MAX + 1).unwrap_err().to_string();
         assert!(error.contains("9 sources"), "{error}");
+        let reach = |count| {
+            let reach = Reach { addresses: vec!["a:1".into(); count], ..Reach::default() };
+            of_head(&encode(&ToNode::Reach(Box::new(reach)), usize::MAX).unwrap())
+        };
+        assert!(reach(ADDRESSES_MAX).is_ok() && reach(ADDRESSES_MAX + 1).is_err());
+        let welcome = |count| {
+            let facts = Facts { addresses: vec!["a:1".into(); count], ..Facts::default() };
+            let welcome = ToHead::Welcome { incarnation: 1, facts, ballot: Ballot::default() };
+            of_agent(&encode(&welcome, usize::MAX).unwrap())
+        };
+        assert!(welcome(ADDRESSES_MAX).is_ok() && welcome(ADDRESSES_MAX + 1).is_err());
         let beat = encode(&ToNode::Beat, 6).unwrap();
         assert_eq!(beat.len(), 6);
         assert!(matches!(

@@ -30,6 +30,8 @@ pub(super) struct Recheck {
     is_on: bool,
     /// This machine's own part of it runs.
     own: bool,
+    /// Ways between them are measured, after all else.
+    links: bool,
     /// Requests came meanwhile: what it gives says nothing.
     is_spoilt: bool,
 }
@@ -43,6 +45,11 @@ impl Recheck {
     /// Requests have come.
     pub fn disturb(&mut self) {
         self.is_spoilt |= self.is_on;
+    }
+
+    /// Whether this machine measures itself.
+    pub fn is_own(&self) -> bool {
+        self.own
     }
 
     /// This machine's part is done.
@@ -153,7 +160,7 @@ impl Head {
         if asks {
             self.measures[node] = Measure::Asked(now);
             let wanted = self.wanted[node].clone();
-            actions.push(Action::Say(node, ToNode::Measure { wanted, again: false }));
+            actions.push(Action::Say(node, ToNode::Measure { wanted, again: self.again }));
         }
         let is_lacked = self.wanted.iter().any(|wanted| wanted.units.is_some());
         let has = self.wanted[node].units.is_none() && self.measured(node).is_some();
@@ -162,13 +169,21 @@ impl Head {
         }
     }
 
-    /// Measures all that hold layers again, once the ring is idle and it is due; true once what
-    /// was measured is to be planned with.
-    pub(super) fn recheck(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+    /// Measures all that hold layers again, then the ways between them, once the ring is idle and
+    /// it is due; true once what was measured is to be planned with. `linked` says that no way is
+    /// being measured.
+    pub(super) fn recheck(&mut self, now: Now, linked: bool, actions: &mut Vec<Action>) -> bool {
         let idle = self.idle.is_some_and(|since| now.saturating_sub(since) >= IDLE_WAIT);
         if self.recheck.is_on {
             let runs = |measure: &Measure| matches!(measure, Measure::Again(..));
             if self.recheck.own || self.measures.iter().any(runs) {
+                return false;
+            }
+            if !std::mem::replace(&mut self.recheck.links, true) {
+                self.links.renew(&self.holders());
+                return false;
+            }
+            if !linked {
                 return false;
             }
             let is_spoilt = self.recheck.is_spoilt;
@@ -194,6 +209,7 @@ impl Head {
     /// What a channel's end leaves of a measurement.
     pub(super) fn forget(&mut self, node: usize) {
         self.gives[node] = false;
+        self.links.forget(node);
         self.measures[node] = match std::mem::replace(&mut self.measures[node], Measure::None) {
             Measure::Asked(_) => Measure::None,
             Measure::Again(_, old) => Measure::Done(old),

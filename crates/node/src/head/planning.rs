@@ -57,10 +57,11 @@ impl Head {
         if self.planning.is_some() {
             return;
         }
+        let linked = self.measure_links(now, actions);
         let Some(plan) = &self.plan else {
             let due = self.considered != self.usable() || self.number == 0;
             let rested = self.number == 0 || now.saturating_sub(self.planned) >= PLAN_PAUSE;
-            if due && rested && self.is_gathered(now) {
+            if due && rested && linked && self.is_gathered(now) {
                 self.ask(Cause::First, now, actions);
             }
             return;
@@ -80,9 +81,12 @@ impl Head {
         let usable = self.usable();
         self.considered.retain(|node| usable.contains(node));
         let idle = self.idle.is_some_and(|since| now.saturating_sub(since) >= IDLE_WAIT);
-        if idle && self.considered != usable {
+        let others = self.considered != usable || self.links.is_news();
+        if idle && linked && self.links.is_news_of(&self.holders()) {
+            self.ask(Cause::Off, now, actions);
+        } else if idle && linked && others {
             self.ask(Cause::Joined, now, actions);
-        } else if self.recheck(now, actions) {
+        } else if self.recheck(now, linked, actions) {
             self.ask(Cause::Off, now, actions);
         }
     }
@@ -108,6 +112,7 @@ impl Head {
         self.number += 1;
         (self.planning, self.planned) = (Some(cause), now);
         self.considered = self.usable();
+        self.links.told();
         actions.push(Action::Plan { number: self.number, nodes: self.considered.clone() });
     }
 

@@ -1,9 +1,11 @@
 //! What happens to a head, and what it does about it.
 
 use serde::Serialize;
+use serde_json::Value;
 
+use super::links::End;
 use crate::membership::State;
-use crate::message::{Launch, ToHead, ToNode, Units};
+use crate::message::{Door, Launch, ToHead, ToNode, Units};
 
 /// Who runs what; the head itself is rank 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +31,8 @@ pub enum Event {
     Heard(usize, ToHead),
     /// What an [`Action::Supply`] gave.
     Supplied(usize, Result<Units, String>),
+    /// What an [`Action::Reach`] of this machine to a node gave, or why nothing came through.
+    Reached(usize, Result<Value, String>),
     /// What an [`Action::MeasureAgain`] gave.
     MeasuredAgain,
     /// What is measured has been other than planned for long.
@@ -61,6 +65,18 @@ pub enum Action {
     Supply(usize),
     /// Measure this machine again; [`Event::MeasuredAgain`] is the answer.
     MeasureAgain,
+    /// Have the way from a machine to a node's rank be measured; the answer is [`Event::Reached`]
+    /// of this one, and [`ToHead::Reached`] of a node that is sent a [`ToNode::Reach`].
+    Reach {
+        /// Who measures.
+        from: End,
+        /// The node there.
+        to: usize,
+        /// What opens its port.
+        door: Door,
+        /// Though there is a measurement that is kept.
+        again: bool,
+    },
     /// Make a plan of these nodes and the head; [`Event::Planned`] is the answer.
     Plan {
         /// Its number.

@@ -6,4 +6,6 @@ extern crate baton_node as node;
 
 mod agents;
 mod channels;
+mod ways;
+mod world;
 mod worlds;
