@@ -6,8 +6,10 @@ mod child;
 mod door;
 mod find;
 mod supply;
+pub mod ways;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -17,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 use node::Agent;
 use node::agent::{Action, Channel, Event};
 use node::channel::Sender;
-use node::message::{Coming, Facts};
+use node::message::{ADDRESSES_MAX, Coming, Facts};
 use ring::key::Key;
 
 use crate::args::NodeArgs;
@@ -28,6 +30,7 @@ use crate::{probe, source};
 
 use child::{Child, Measured, Starter};
 use supply::Supply;
+use ways::Ways;
 
 /// Most things that have happened and were not looked at yet; more wait.
 const EVENTS_MAX: usize = 256;
@@ -50,16 +53,18 @@ pub enum Happening {
 /// What keeps it from listening.
 pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
     let key = args.key.as_deref().map(Key::load).transpose()?;
-    let address = args.listen;
+    let mut ranks =
+        args.listen.iter().map(|a| rank_at(*a, key.as_ref())).collect::<Result<Vec<_>>>()?;
     ensure!(
-        !address.ip().to_canonical().is_unspecified(),
-        "--listen {address}: give the address that the head reaches this machine at"
+        ranks.len() <= ADDRESSES_MAX,
+        "--listen: {} addresses, expected at most {ADDRESSES_MAX}",
+        ranks.len()
     );
-    ring::address::check_key(key.as_ref(), address)?;
-    ensure!(address.port() < u16::MAX, "--listen {address}: the rank takes the next port");
+    let address = *args.listen.first().context("--listen")?;
     let listener = std::net::TcpListener::bind(address)
         .with_context(|| format!("can't listen on {address}"))?;
     let address = listener.local_addr()?;
+    ranks[0] = rank_at(address, key.as_ref())?;
     let (happened, happenings) = sync_channel(EVENTS_MAX);
     let name = args.name.clone().unwrap_or_else(probe::host_name);
     let folder = match &args.store {
@@ -78,7 +83,7 @@ pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
         threads: args.threads.unwrap_or_else(cores),
         memory_limit: args.memory_limit,
         models: args.models.clone(),
-        listen: std::net::SocketAddr::new(address.ip(), address.port() + 1),
+        listen: ranks,
         journal: journal(args, &name)?,
         log: log.to_owned(),
         supply,
@@ -91,6 +96,7 @@ pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
         channels: HashMap::new(),
         child: None,
         coming: None,
+        ways: Ways::of(&starter),
         starter,
         happened,
         manager: Manager::of_this_process(),
@@ -119,6 +125,19 @@ pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
     }
 }
 
+/// Where a rank listens beside an agent at `address`.
+fn rank_at(address: SocketAddr, key: Option<&Key>) -> Result<SocketAddr> {
+    ensure!(
+        !address.ip().to_canonical().is_unspecified(),
+        "--listen {address}: give the address that the head reaches this machine at"
+    );
+    ring::address::check_key(key, address)?;
+    ensure!(address.port() < u16::MAX, "--listen {address}: the rank takes the next port");
+    let mut rank = address;
+    rank.set_port(address.port() + 1);
+    Ok(rank)
+}
+
 /// The agent's own thread, which also is the parent of its rank.
 struct Desk {
     core: Agent,
@@ -127,6 +146,8 @@ struct Desk {
     child: Option<Child>,
     /// What the core was told of layers that come.
     coming: Option<Coming>,
+    /// To other nodes, and from them.
+    ways: Ways,
     starter: Arc<Starter>,
     happened: SyncSender<Happening>,
     manager: Manager,
@@ -230,6 +251,22 @@ impl Desk {
                 // Where there is no thread the head gives all of it.
                 let _ = std::thread::Builder::new().name("baton-give".into()).spawn(give);
             }
+            Action::Answer(door) => {
+                return Some(Event::Answers(self.ways.open(&door).map_err(|e| crate::line(&e))));
+            }
+            Action::Shut => self.ways.shut(),
+            Action::Reach(reach) => {
+                let (name, happened) = (self.starter.name.clone(), self.happened.clone());
+                let node = reach.node.clone();
+                let measure = move || {
+                    let found = ways::reached(&name, &reach);
+                    let _ = happened.send(Happening::Event(Event::Reached(reach.node, found)));
+                };
+                let thread = std::thread::Builder::new().name("baton-way".into());
+                if let Err(error) = thread.spawn(measure) {
+                    return Some(Event::Reached(node, Err(error.to_string())));
+                }
+            }
             Action::Note(text) => tracing::info!("node {}: {text}", self.starter.name),
             Action::Stopped => unreachable!("looked at before"),
         }
@@ -270,7 +307,8 @@ fn facts(starter: &Starter) -> Facts {
         free_bytes: memory_bytes("MemAvailable:"),
         disk_bytes: source::cache_dir().map_or(0, |folder| probe::disk_bytes(&folder)),
         device: starter.device.clone(),
-        stage_port: starter.listen.port(),
+        stage_port: starter.listen.first().map_or(0, SocketAddr::port),
+        addresses: starter.listen.iter().skip(1).map(SocketAddr::to_string).collect(),
     }
 }
 

@@ -7,6 +7,7 @@ mod givers;
 mod lead;
 mod listing;
 mod planner;
+mod ways;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
@@ -18,10 +19,12 @@ use anyhow::{Context, Result, bail};
 use api::Compared;
 use node::Ballot;
 use node::file::Listed;
-use node::message::{ToHead, Units};
+use node::message::{Door, Secret, ToHead, Units};
 use placement::Facts;
 use ring::head::{Driver, Handle};
+use ring::key::generate_secret;
 use serde_json::{Value, json};
+use wire::hello::Encryption;
 
 use crate::args::Serve;
 use crate::client::Client;
@@ -40,6 +43,8 @@ enum Happening {
     Broke(usize, u64, String),
     Heard(usize, u64, ToHead),
     Supplied(usize, Result<Units, String>),
+    /// What this machine measured of the way to a node.
+    Reached(usize, Result<Value, String>),
     /// What this machine measured once more.
     MeasuredAgain(Result<Facts, String>),
     /// A node that was not there before.
@@ -90,7 +95,7 @@ pub fn start(
     let threads = crate::serve::threads(&args.shared, 1);
     let (happened, happenings) = sync_channel(EVENTS_MAX);
     let (orders, ordered) = channel();
-    let now = Mutex::new(json!({ "plan": null, "nodes": [] }));
+    let now = Mutex::new(json!({ "plan": null, "nodes": [], "links": [] }));
     let status = Arc::new(Status { now, happened: happened.clone() });
     let (way, compared) = (Way::default(), Compared::without());
     let lead = Lead {
@@ -108,11 +113,14 @@ pub fn start(
     let rank = std::thread::Builder::new().name("baton-rank-0".into()).spawn(run)?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let epoch = since.unwrap_or_default().as_millis() as u64;
+    let encrypts = Encryption::from(args.shared.encryption) == Encryption::On;
     let ground = Ground {
         model: model.clone(),
         threads,
         wanted: listing::wanted(args, model)?,
         ballot: Ballot { epoch, head: node::draw()? },
+        door: Door { secret: Secret::new(&*generate_secret()?), encrypts },
+        again: args.by_nodes.again,
         layers: args.by_nodes.layers.clone(),
         wait: Duration::from_secs_f64(args.by_nodes.replan_wait),
         handle,

@@ -1,6 +1,6 @@
 //! `baton probe`: what this machine is to a placement, measured on the model's own layers.
 
-mod links;
+pub mod links;
 mod measure;
 mod walk;
 
@@ -38,9 +38,9 @@ pub fn run(args: &Probe) -> Result<()> {
     probed.listen.clone_from(&args.listen);
     let key = args.key.as_deref().map(Key::load).transpose()?;
     let encryption = args.shared.encryption.into();
-    let (again, name) = (args.again, &*probed.node.name);
-    let peers = &*args.peer;
-    probed.paths = links::paths(&Reach { name, peers, key: key.as_ref(), encryption, again })?;
+    let (again, name, patience) = (args.again, &*probed.node.name, links::PATIENCE);
+    let reach = Reach { name, key: key.as_ref(), encryption, again, patience };
+    probed.paths = links::paths(&reach, &args.peer)?;
     if let Some(file) = &args.out {
         let text = serde_json::to_string_pretty(&probed)?;
         std::fs::write(file, text).with_context(|| format!("{}", file.display()))?;
@@ -65,7 +65,7 @@ fn listened(addresses: &[String]) -> Result<Vec<SocketAddr>> {
 }
 
 /// Seconds since 1970.
-fn now_s() -> u64 {
+pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
@@ -171,7 +171,7 @@ fn adapters() -> String {
 }
 
 /// How long ago something was, for people.
-fn ago(seconds: u64) -> String {
+pub fn ago(seconds: u64) -> String {
     match seconds {
         0..60 => "now".into(),
         60..7_200 => format!("{} minutes ago", seconds / 60),

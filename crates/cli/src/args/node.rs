@@ -14,9 +14,10 @@ use crate::device::Device;
 #[derive(Args, Debug)]
 #[command(after_help = NODE_HELP)]
 pub struct NodeArgs {
-    /// Where heads connect to; the rank that they give it listens on the next port.
-    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
-    pub listen: SocketAddr,
+    /// Where heads connect to; the rank that they give it listens on the next port. More of them
+    /// are other addresses for that rank, of which the best is used.
+    #[arg(long, value_name = "ADDR:PORT", required = true, value_parser = parse_address)]
+    pub listen: Vec<SocketAddr>,
     /// The key that heads prove; without one only loopback is allowed.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
@@ -62,6 +63,10 @@ pub struct ByNodes {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds,
           requires = "nodes")]
     pub replan_wait: f64,
+    /// Measure machines and the ways between them even where measurements of the last week are
+    /// kept.
+    #[arg(long, requires = "nodes")]
+    pub again: bool,
     /// Which node holds which layers, instead of the best: NAME:FIRST-LAST,NAME:FIRST-LAST. Where
     /// one of them is gone the best of what is left takes its place.
     #[arg(long, value_name = "RANGES", requires = "nodes")]

@@ -41,7 +41,7 @@ pub struct Starter {
     /// Where models are.
     pub models: Option<PathBuf>,
     /// Where the rank listens.
-    pub listen: SocketAddr,
+    pub listen: Vec<SocketAddr>,
     /// Where what it says is kept.
     pub journal: PathBuf,
     /// Log filter.
@@ -100,7 +100,10 @@ impl Starter {
         let mut command = self.command()?;
         command.args(["--log", &self.log, "stage", "--local"]).arg(model);
         self.settings(&mut command, &launch.wanted);
-        command.args(&launch.arguments).args(["--listen", &self.listen.to_string()]);
+        command.args(&launch.arguments);
+        for address in &self.listen {
+            command.args(["--listen", &address.to_string()]);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().context("can't start a rank")?;
         if let Some(stdin) = &mut process.stdin {

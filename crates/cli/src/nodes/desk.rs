@@ -9,7 +9,7 @@ use api::Compared;
 use node::file::Listed;
 use node::head::{Action, Event, Head, Plan};
 use node::membership::GONE_AFTER;
-use node::message::{self, Wanted};
+use node::message::{self, Door, Reach, ToNode, Wanted};
 use node::{Ballot, NODES_MAX};
 use ring::head::Handle;
 use ring::key::Key;
@@ -19,8 +19,9 @@ use super::givers::Givers;
 use super::lead::{Order, Way};
 use super::listing::{self, Listing};
 use super::planner::Planner;
-use super::{Happening, Status};
+use super::{Happening, Status, ways};
 use crate::model::Model;
+use crate::node::ways::reached;
 use crate::probe;
 
 /// How often the core hears of the time and of the load.
@@ -34,6 +35,10 @@ pub struct Ground {
     pub threads: usize,
     pub wanted: Wanted,
     pub ballot: Ballot,
+    /// What opens nodes' ports for who measures the way to them.
+    pub door: Door,
+    /// Though there are measurements that are kept.
+    pub again: bool,
     /// Which node holds which layers, where a user says so.
     pub layers: Option<String>,
     /// How long a plan with a hole is kept.
@@ -84,13 +89,17 @@ impl Desk {
         let Ground { model, threads, wanted, handle, orders, happened, way, status, .. } = ground;
         let _ = orders.send(Order::Say("measuring this machine".into()));
         let name = listing.file.head.name.clone();
-        let own = probe::probed(&model, threads, false, name.clone())?;
+        let own = probe::probed(&model, threads, ground.again, name.clone())?;
         let planner = Planner::new(model.clone(), own, &listing.file, ground.layers)?;
         let Listing { file, keys, auto } = listing;
         let nodes = file.nodes.iter();
         let nodes = nodes.map(|node| (node.name.clone(), listing::wanted_by(node, &wanted)));
+        let mut core = Head::new(nodes, ground.ballot, ground.door, ground.wait, Duration::ZERO);
+        if ground.again {
+            core.measure_anew();
+        }
         let mut desk = Self {
-            core: Head::new(nodes, ground.ballot, ground.wait, Duration::ZERO),
+            core,
             start: Instant::now(),
             numbers: vec![0; keys.len()],
             senders: keys.iter().map(|_| None).collect(),
@@ -206,6 +215,7 @@ impl Desk {
             }
             Happening::Broke(..) | Happening::Heard(..) => None,
             Happening::Supplied(node, found) => Some(Event::Supplied(node, found)),
+            Happening::Reached(to, found) => Some(Event::Reached(to, found)),
             Happening::MeasuredAgain(found) => {
                 match found {
                     Ok(own) if !self.is_busy() => self.planner.measured(own),
@@ -254,13 +264,7 @@ impl Desk {
                     sender.close();
                 }
             }
-            Action::Say(node, message) => {
-                let sender = self.senders[node].as_mut()?;
-                if let Err(error) = sender.send(&message) {
-                    tracing::debug!("{error}");
-                    sender.close();
-                }
-            }
+            Action::Say(node, message) => self.say(node, &message),
             Action::Supply(node) => {
                 let (givers, key) = (self.givers.clone(), self.keys[node].clone());
                 let local = self.planner.local(node)?;
@@ -270,6 +274,23 @@ impl Desk {
                 };
                 if let Err(error) = self.aside("baton-supply", supply) {
                     return Some(Event::Supplied(node, Err(error.to_string())));
+                }
+            }
+            Action::Reach { from, to, door, again } => {
+                let node = self.listed[to].name.clone();
+                let addresses = match self.planner.addresses(to, &self.core) {
+                    Ok(addresses) => addresses,
+                    Err(error) => return Some(Event::Reached(to, Err(crate::line(&error)))),
+                };
+                let reach = Reach { node, addresses, door, again };
+                if let Some(from) = from {
+                    self.say(from, &ToNode::Reach(Box::new(reach)));
+                    return None;
+                }
+                let name = self.planner.head().to_owned();
+                let measure = move || Happening::Reached(to, reached(&name, &reach));
+                if let Err(error) = self.aside("baton-way", measure) {
+                    return Some(Event::Reached(to, Err(error.to_string())));
                 }
             }
             Action::MeasureAgain => {
@@ -305,6 +326,14 @@ impl Desk {
             }
         }
         None
+    }
+
+    fn say(&mut self, node: usize, message: &ToNode) {
+        let Some(sender) = &mut self.senders[node] else { return };
+        if let Err(error) = sender.send(message) {
+            tracing::debug!("{error}");
+            sender.close();
+        }
     }
 
     /// Does what takes long on a thread of its own.
@@ -344,7 +373,8 @@ impl Desk {
 
     fn publish(&self, told: &mut String) {
         let plan = self.core.plan().map(|plan| plan.line.clone());
-        let now = json!({ "plan": plan, "nodes": self.core.lines() });
+        let links = ways::told(&self.core, self.planner.head());
+        let now = json!({ "plan": plan, "nodes": self.core.lines(), "links": links });
         let text = now.to_string();
         if text != *told {
             *told = text;

@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use node::file::{Listed, Nodes as File};
-use node::head::{Head, Plan};
+use node::head::{End, Head, Plan};
 use node::membership::State;
-use node::message::{Launch, SOURCES_MAX, Secret, Wanted};
+use node::message::{ADDRESSES_MAX, Launch, SOURCES_MAX, Secret, Wanted};
 use placement::truth::Expected;
-use placement::{Ask, Facts, Objective, Problem, table};
+use placement::{Ask, Facts, Links, Objective, Problem, table};
 use ring::address;
 use ring::key::{Key, generate_secret};
 
 use super::lead::Seated;
+use super::ways;
 use crate::model::Model;
 use crate::plan;
 
@@ -142,7 +143,19 @@ impl Planner {
         for node in nodes {
             facts.push(self.facts(*node, head)?);
         }
-        let Best { made, table, time_s } = self.best(&facts)?;
+        let ends: Vec<End> = std::iter::once(None).chain(nodes.iter().copied().map(Some)).collect();
+        for (from, of) in ends.iter().zip(&mut facts) {
+            for to in nodes.iter().filter(|to| *from != Some(**to)) {
+                let addresses = self.addresses(*to, head)?;
+                of.paths.extend(ways::paths(
+                    head.link(*from, *to),
+                    &self.listed[*to].name,
+                    &addresses,
+                )?);
+            }
+        }
+        let Best { made, mut table, links, time_s } = self.best(&facts)?;
+        table += &ways::table(&facts, &links, &made.choice.best);
         let stages = &made.choice.best.stages;
         let secret = generate_secret()?;
         let listener = match stages.last().context("a plan has stages")?.nodes[0] {
@@ -224,7 +237,7 @@ impl Planner {
         let table = table(&problem, &made.choice);
         // What a user asked for is taken back whenever it can be.
         let time_s = if is_given { 0.0 } else { made.choice.time_s };
-        Ok(Best { made, table, time_s })
+        Ok(Best { made, table, links, time_s })
     }
 
     /// What a node measured, under the name and limits that the file gives it.
@@ -235,10 +248,22 @@ impl Planner {
             .with_context(|| format!("{}: what it measured", listed.name))?;
         facts.node.name.clone_from(&listed.name);
         limit(&mut facts, listed.memory_limit);
-        let (host, _) = address::split(&listed.address)?;
-        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        facts.listen = vec![format!("{host}:{}", head.members()[node].facts.stage_port)];
+        facts.listen = self.addresses(node, head)?;
+        facts.paths.clear();
         Ok(facts)
+    }
+
+    /// Where a node's rank listens: beside its agent, and where the agent says.
+    ///
+    /// # Errors
+    /// An address of another form.
+    pub fn addresses(&self, node: usize, head: &Head) -> Result<Vec<String>> {
+        let (host, _) = address::split(&self.listed[node].address)?;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let facts = &head.members()[node].facts;
+        let mut addresses = vec![format!("{host}:{}", facts.stage_port)];
+        addresses.extend(facts.addresses.iter().take(ADDRESSES_MAX - 1).cloned());
+        Ok(addresses)
     }
 
     /// Where rank 0 listens for the rank of `node`: by the address that reaches it. One socket
@@ -260,6 +285,7 @@ impl Planner {
 struct Best {
     made: placement::Plan,
     table: String,
+    links: Links,
     time_s: f64,
 }
 

@@ -50,4 +50,5 @@ mod surface;
 mod table;
 mod turn;
 mod vitals;
+mod ways;
 mod weather;

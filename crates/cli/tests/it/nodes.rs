@@ -61,15 +61,38 @@ impl Field {
         fs::write(self.file(), text).unwrap();
     }
 
+    /// Where the agent of a node listens.
+    pub fn address(&self, at: usize) -> SocketAddr {
+        self.nodes[at].1
+    }
+
+    /// Lists a node at another address than its own.
+    pub fn list_at(&self, at: usize, address: SocketAddr) {
+        let text = fs::read_to_string(self.file()).unwrap();
+        let own = format!("address = \"{}\"", self.nodes[at].1);
+        fs::write(self.file(), text.replace(&own, &format!("address = \"{address}\""))).unwrap();
+    }
+
+    /// Puts a line before all others of the list.
+    pub fn say(&self, line: &str) {
+        let text = fs::read_to_string(self.file()).unwrap();
+        fs::write(self.file(), format!("{line}\n{text}")).unwrap();
+    }
+
     /// Starts the agent of a node.
     pub fn agent(&self, at: usize) -> Baton {
         self.agent_of(baton(), at)
     }
 
     /// Starts the agent of a node, as `command`, a `baton` of some kind.
-    fn agent_of(&self, mut command: Command, at: usize) -> Baton {
+    fn agent_of(&self, command: Command, at: usize) -> Baton {
+        self.agent_with(command, at, &[])
+    }
+
+    /// Starts the agent of a node with more arguments.
+    pub fn agent_with(&self, mut command: Command, at: usize, more: &[&str]) -> Baton {
         let (name, address) = self.nodes[at];
-        command.arg("node").args(["--name", name, "--listen", &address.to_string()]);
+        command.arg("node").args(["--name", name, "--listen", &address.to_string()]).args(more);
         command.args(["--threads", "1", "--key"]).arg(self.folder.join("ring.key"));
         command.arg("--journal").arg(self.folder.join(name));
         command.arg("--store").arg(self.folder.join(name).join("store"));

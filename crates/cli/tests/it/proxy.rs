@@ -98,7 +98,12 @@ struct End {
 impl Proxy {
     /// Listens on loopback, and passes on to `to`.
     pub fn to(to: SocketAddr) -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at("127.0.0.1:0".parse().unwrap(), to)
+    }
+
+    /// Listens at `address`, and passes on to `to`.
+    pub fn at(address: SocketAddr, to: SocketAddr) -> Self {
+        let listener = std::net::TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let inner = Arc::new(Inner {
