@@ -9,7 +9,7 @@ mod supply;
 pub mod ways;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 use node::Agent;
 use node::agent::{Action, Channel, Event};
 use node::channel::Sender;
-use node::message::{ADDRESSES_MAX, Coming, Facts};
+use node::message::{ADDRESSES_MAX, Coming, Facts, Reach};
 use ring::key::Key;
 
 use crate::args::NodeArgs;
@@ -53,18 +53,8 @@ pub enum Happening {
 /// What keeps it from listening.
 pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
     let key = args.key.as_deref().map(Key::load).transpose()?;
-    let mut ranks =
-        args.listen.iter().map(|a| rank_at(*a, key.as_ref())).collect::<Result<Vec<_>>>()?;
-    ensure!(
-        ranks.len() <= ADDRESSES_MAX,
-        "--listen: {} addresses, expected at most {ADDRESSES_MAX}",
-        ranks.len()
-    );
-    let address = *args.listen.first().context("--listen")?;
-    let listener = std::net::TcpListener::bind(address)
-        .with_context(|| format!("can't listen on {address}"))?;
+    let (listener, ranks) = listen(&args.listen, key.as_ref())?;
     let address = listener.local_addr()?;
-    ranks[0] = rank_at(address, key.as_ref())?;
     let (happened, happenings) = sync_channel(EVENTS_MAX);
     let name = args.name.clone().unwrap_or_else(probe::host_name);
     let folder = match &args.store {
@@ -123,6 +113,19 @@ pub fn run(args: &NodeArgs, log: &str) -> Result<()> {
             return Ok(());
         }
     }
+}
+
+/// The agent's socket at the first of `addresses`, and where its rank listens.
+fn listen(addresses: &[SocketAddr], key: Option<&Key>) -> Result<(TcpListener, Vec<SocketAddr>)> {
+    let mut ranks = addresses.iter().map(|a| rank_at(*a, key)).collect::<Result<Vec<_>>>()?;
+    let (count, first) = (addresses.len(), addresses.first().context("--listen")?);
+    ensure!(
+        count <= ADDRESSES_MAX,
+        "--listen: {count} addresses, expected at most {ADDRESSES_MAX}"
+    );
+    let listener = TcpListener::bind(first).with_context(|| format!("can't listen on {first}"))?;
+    ranks[0] = rank_at(listener.local_addr()?, key)?;
+    Ok((listener, ranks))
 }
 
 /// Where a rank listens beside an agent at `address`.
@@ -255,22 +258,26 @@ impl Desk {
                 return Some(Event::Answers(self.ways.open(&door).map_err(|e| crate::line(&e))));
             }
             Action::Shut => self.ways.shut(),
-            Action::Reach(reach) => {
-                let (name, happened) = (self.starter.name.clone(), self.happened.clone());
-                let node = reach.node.clone();
-                let measure = move || {
-                    let found = ways::reached(&name, &reach);
-                    let _ = happened.send(Happening::Event(Event::Reached(reach.node, found)));
-                };
-                let thread = std::thread::Builder::new().name("baton-way".into());
-                if let Err(error) = thread.spawn(measure) {
-                    return Some(Event::Reached(node, Err(error.to_string())));
-                }
-            }
+            Action::Reach(reach) => return self.reach(*reach),
             Action::Note(text) => tracing::info!("node {}: {text}", self.starter.name),
             Action::Stopped => unreachable!("looked at before"),
         }
         None
+    }
+}
+
+impl Desk {
+    /// Measures the way to another node aside.
+    fn reach(&self, reach: Reach) -> Option<Event> {
+        let (name, happened) = (self.starter.name.clone(), self.happened.clone());
+        let node = reach.node.clone();
+        let measure = move || {
+            let found = ways::reached(&name, &reach);
+            let _ = happened.send(Happening::Event(Event::Reached(reach.node, found)));
+        };
+        let thread = std::thread::Builder::new().name("baton-way".into());
+        let error = thread.spawn(measure).err()?;
+        Some(Event::Reached(node, Err(error.to_string())))
     }
 }
 

@@ -34,6 +34,10 @@ use desk::{Desk, Ground};
 use lead::{Lead, Order, Way};
 pub use listing::Listing;
 
+/// Looks at the ring in a window of what is measured.
+const WINDOW_TICKS: f64 = 10.0;
+/// Fewest seconds between two of them.
+const TICK_MIN_S: f64 = 0.01;
 /// Most things that have happened and were not looked at yet; more wait.
 const EVENTS_MAX: usize = 256;
 
@@ -97,7 +101,8 @@ pub fn start(
     let (orders, ordered) = channel();
     let now = Mutex::new(json!({ "plan": null, "nodes": [], "links": [] }));
     let status = Arc::new(Status { now, happened: happened.clone() });
-    let (way, compared) = (Way::default(), Compared::without());
+    let tick = Duration::from_secs_f64((args.by_nodes.window_s / WINDOW_TICKS).max(TICK_MIN_S));
+    let (way, compared) = (Way::default(), Compared { tick, ..Compared::without() });
     let lead = Lead {
         model: model.clone(),
         threads,

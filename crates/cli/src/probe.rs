@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use placement::{Curve, FACTS_VERSION, Facts, Node};
 use ring::key::Key;
+use text::Text;
 
 use crate::args::Probe;
 use crate::model::{ENGINE, MEMORY_FLOOR_BYTES, Model};
@@ -21,6 +22,8 @@ use crate::{resident, source};
 use links::Reach;
 pub use measure::measure;
 
+/// What serving HTTP takes before there are many clients: its threads, their code and buffers.
+const HTTP_BYTES: u64 = 4 << 20;
 /// How long a measurement is used again.
 const KEPT_S: u64 = 7 * 24 * 3_600;
 
@@ -96,11 +99,13 @@ pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) 
     // A rank's kernels count as its own once they have run.
     let code_bytes = resident::resident().code_bytes.max(before.code_bytes);
     let runtime_bytes = before.own_bytes + code_bytes;
+    let endpoint_bytes = endpoint_bytes(model);
     let node = Node {
         name,
         device: seat.device(),
         memory_bytes: free_bytes.saturating_sub(MEMORY_FLOOR_BYTES),
         runtime_bytes,
+        endpoint_bytes,
         runs: seat.runs(),
         costs,
     };
@@ -126,6 +131,18 @@ pub fn probed(model: &Model, threads: usize, again: bool, name: Option<String>) 
         tracing::warn!("the measurement is not kept: {error}");
     }
     Ok(probed)
+}
+
+/// What the endpoint takes: the model's tokenizer, and what serves HTTP. A rank that does not serve
+/// needs no tokenizer, so a model without one takes none.
+fn endpoint_bytes(model: &Model) -> u64 {
+    resident::give_back();
+    let before = resident::resident().own_bytes;
+    let text = Text::from_checkpoint(&model.checkpoint).ok();
+    resident::give_back();
+    let text_bytes = resident::resident().own_bytes.saturating_sub(before);
+    drop(text);
+    text_bytes + HTTP_BYTES
 }
 
 /// A measurement that was kept; `None` where there is none that can be read.

@@ -46,6 +46,8 @@ pub struct Head {
     measures: Vec<Measure>,
     /// Which nodes were asked to let others take the model from them.
     gives: Vec<bool>,
+    /// Whose own files hold other values, and are soon told where to take the model's.
+    others: Vec<bool>,
     recheck: Recheck,
     links: Links,
     /// Though there are measurements that are kept.
@@ -88,6 +90,7 @@ impl Head {
             claimed: Vec::new(),
             measures: Vec::new(),
             gives: Vec::new(),
+            others: Vec::new(),
             recheck: Recheck::default(),
             links: Links::new(door),
             again: false,
@@ -124,6 +127,7 @@ impl Head {
         self.claimed.push(false);
         self.measures.push(Measure::None);
         self.gives.push(false);
+        self.others.push(false);
         self.left_out.push(None);
         self.wanted.push(wanted);
     }
@@ -178,6 +182,7 @@ impl Head {
             Event::Reached(to, found) => self.reached(now, (None, to), found, &mut actions),
             Event::MeasuredAgain => self.recheck.own_done(),
             Event::Off => self.recheck.due(),
+            Event::Other(rank, why) => self.other(now, rank, &why, &mut actions),
             Event::Load { busy: true } => {
                 self.idle = None;
                 self.recheck.disturb();

@@ -93,6 +93,8 @@ pub struct Units {
     pub catalog: String,
     /// Machines that give, `HOST:PORT`; what they lack is taken from others.
     pub sources: Vec<String>,
+    /// Whether the node's own file, should it have one, holds other values.
+    pub instead: bool,
 }
 
 /// Bytes of layers that a node takes before its rank starts.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Link, Links, Node, Path, PlacementError};
 
 /// The form of [`Facts`]; others are measured again.
-pub const FACTS_VERSION: u32 = 3;
+pub const FACTS_VERSION: u32 = 4;
 /// Addresses that a node may listen on.
 pub const LISTEN_MAX: usize = 16;
 /// Paths that a node may tell of.

@@ -24,7 +24,7 @@ pub struct Memory {
     pub state_bytes: u64,
     /// Buffers of ops and boundaries, and what links take.
     pub work_bytes: u64,
-    /// The rank before it loads anything.
+    /// The rank before it loads anything, and the endpoint where that is.
     pub runtime_bytes: u64,
 }
 
@@ -67,6 +67,6 @@ pub fn need(model: &Model, ask: &Ask, stage: &Stage, is_first: bool, node: &Node
             + rows * staging
             + twin
             + links,
-        runtime_bytes: node.runtime_bytes,
+        runtime_bytes: node.runtime_bytes + if is_first { node.endpoint_bytes } else { 0 },
     }
 }

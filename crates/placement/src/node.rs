@@ -15,6 +15,9 @@ pub struct Node {
     pub memory_bytes: u64,
     /// What a rank takes there before it holds any weight: code, runtime, a device's context.
     pub runtime_bytes: u64,
+    /// What the endpoint takes there beside the rank, where it serves: the tokenizer's tables.
+    #[serde(default)]
+    pub endpoint_bytes: u64,
     /// How weights lie there, where pages are large.
     #[serde(default)]
     pub runs: Runs,

@@ -67,6 +67,10 @@ pub struct ByNodes {
     /// kept.
     #[arg(long, requires = "nodes")]
     pub again: bool,
+    /// What is measured is held against the plan in windows of so many seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds,
+          requires = "nodes", hide = true)]
+    pub window_s: f64,
     /// Which node holds which layers, instead of the best: NAME:FIRST-LAST,NAME:FIRST-LAST. Where
     /// one of them is gone the best of what is left takes its place.
     #[arg(long, value_name = "RANGES", requires = "nodes")]

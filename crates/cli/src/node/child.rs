@@ -8,7 +8,7 @@ use std::process::{self, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use node::journal::Journal;
 use node::message::{Coming, Launch, Wanted};
 use placement::Facts;
@@ -81,8 +81,12 @@ impl Starter {
     /// # Errors
     /// No such model here or elsewhere, or a process that can't be started.
     pub fn start(&self, launch: &Launch) -> Result<Child> {
-        let found = find(&launch.wanted, self.models.as_deref());
-        match (found, &launch.wanted.units) {
+        let units = launch.wanted.units.as_ref();
+        let found = match units.is_some_and(|units| units.instead) {
+            true => Err(anyhow!("its file holds other values")),
+            false => find(&launch.wanted, self.models.as_deref()),
+        };
+        match (found, units) {
             (Ok(model), _) => Ok(Child::Runs(self.run(launch, &model)?)),
             (Err(_), Some(units)) => {
                 let (first, end) = launch.layers;

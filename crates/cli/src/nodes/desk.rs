@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use api::Compared;
 use node::file::Listed;
-use node::head::{Action, Event, Head, Plan};
+use node::head::{Action, End, Event, Head, Plan};
 use node::membership::GONE_AFTER;
 use node::message::{self, Door, Reach, ToNode, Wanted};
 use node::{Ballot, NODES_MAX};
-use ring::head::Handle;
+use ring::head::{Handle, RingState};
 use ring::key::Key;
 use serde_json::json;
 
@@ -77,6 +77,10 @@ pub struct Desk {
     compared: Compared,
     /// Whether the core knows that the two differ.
     is_off: bool,
+    /// The last plan that a rank was refused in.
+    refused_in: u64,
+    /// The last plan that was asked for.
+    asked: u64,
     over: bool,
 }
 
@@ -117,6 +121,8 @@ impl Desk {
             status,
             compared: ground.compared,
             is_off: false,
+            refused_in: 0,
+            asked: 0,
             over: false,
         };
         if let Some((mut link, key)) = auto {
@@ -182,6 +188,9 @@ impl Desk {
                 self.is_off = true;
                 self.hears(Event::Off);
             }
+            if let Some((rank, why)) = self.refused() {
+                self.hears(Event::Other(rank, why));
+            }
             if let Some(event) = event {
                 self.hears(event);
             }
@@ -192,6 +201,18 @@ impl Desk {
     fn is_busy(&self) -> bool {
         let facts = self.handle.facts();
         facts.running + facts.waiting > 0
+    }
+
+    /// The rank that the ring of the newest plan refuses for other values, once a plan.
+    fn refused(&mut self) -> Option<(u32, String)> {
+        let plan = self.core.plan()?.number;
+        if self.refused_in == plan || self.way.plan() != plan {
+            return None;
+        }
+        let RingState::Waiting(why) = self.handle.state() else { return None };
+        let rank = other_values(&why)?;
+        self.refused_in = plan;
+        Some((rank, why))
     }
 
     fn event(&mut self, happening: Happening) -> Option<Event> {
@@ -277,21 +298,8 @@ impl Desk {
                 }
             }
             Action::Reach { from, to, door, again } => {
-                let node = self.listed[to].name.clone();
-                let addresses = match self.planner.addresses(to, &self.core) {
-                    Ok(addresses) => addresses,
-                    Err(error) => return Some(Event::Reached(to, Err(crate::line(&error)))),
-                };
-                let reach = Reach { node, addresses, door, again };
-                if let Some(from) = from {
-                    self.say(from, &ToNode::Reach(Box::new(reach)));
-                    return None;
-                }
-                let name = self.planner.head().to_owned();
-                let measure = move || Happening::Reached(to, reached(&name, &reach));
-                if let Err(error) = self.aside("baton-way", measure) {
-                    return Some(Event::Reached(to, Err(error.to_string())));
-                }
+                let found = self.reach(from, to, door, again);
+                return found.err().map(|error| Event::Reached(to, Err(crate::line(&error))));
             }
             Action::MeasureAgain => {
                 let (model, threads, name) = self.again.clone();
@@ -305,6 +313,7 @@ impl Desk {
                 }
             }
             Action::Plan { number, nodes } => {
+                self.asked = number;
                 let planned = self.planner.plan(number, &nodes, &self.core);
                 let stays = |plan: &Plan| self.core.plan().is_some_and(|p| p.line == plan.line);
                 if planned.as_ref().is_ok_and(stays) {
@@ -316,16 +325,31 @@ impl Desk {
             Action::Waiting(why) => {
                 tracing::warn!("no plan: {why}");
                 let _ = self.orders.send(Order::Wait(why));
-                self.leave();
+                self.leave(self.asked + 1);
             }
             Action::Note(text) => tracing::info!("{text}"),
             Action::End(why) => {
                 let _ = self.orders.send(Order::End(Some(why)));
-                self.leave();
+                self.leave(u64::MAX);
                 self.over = true;
             }
         }
         None
+    }
+
+    /// Has the way from a machine to a node's rank be measured.
+    fn reach(&mut self, from: End, to: usize, door: Door, again: bool) -> Result<()> {
+        let addresses = self.planner.addresses(to, &self.core)?;
+        let reach = Reach { node: self.listed[to].name.clone(), addresses, door, again };
+        match from {
+            Some(from) => self.say(from, &ToNode::Reach(Box::new(reach))),
+            None => {
+                let name = self.planner.head().to_owned();
+                let measure = move || Happening::Reached(to, reached(&name, &reach));
+                self.aside("baton-way", measure)?;
+            }
+        }
+        Ok(())
     }
 
     fn say(&mut self, node: usize, message: &ToNode) {
@@ -355,7 +379,7 @@ impl Desk {
             tracing::info!("{line}");
         }
         let _ = self.orders.send(Order::Lead(seated));
-        self.leave();
+        self.leave(plan.number);
     }
 
     fn expects(&mut self, plan: u64) {
@@ -365,10 +389,10 @@ impl Desk {
         }
     }
 
-    /// Has rank 0 look at its orders, wherever it waits.
-    fn leave(&self) {
+    /// Has rank 0 look at its orders, wherever it waits in a ring of a plan before `first`.
+    fn leave(&self, first: u64) {
         self.handle.leave();
-        self.way.cut();
+        self.way.cut(first);
     }
 
     fn publish(&self, told: &mut String) {
@@ -381,6 +405,12 @@ impl Desk {
             *self.status.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
         }
     }
+}
+
+/// The rank whose layers a boot refused for what is in them.
+fn other_values(why: &str) -> Option<u32> {
+    let (_, of) = why.split_once("OtherTensor: rank ")?;
+    of.split_once(':')?.0.parse().ok().filter(|rank| *rank > 0)
 }
 
 /// Reaches an agent, and hears it to the end.

@@ -57,7 +57,8 @@ impl Givers {
                 address
             }
         };
-        Ok(Units { catalog: unit::name(&id), sources: vec![address.to_string()] })
+        let (catalog, sources) = (unit::name(&id), vec![address.to_string()]);
+        Ok(Units { catalog, sources, instead: false })
     }
 }
 

@@ -22,6 +22,8 @@ use crate::rank::{Joined, Place};
 /// What rank 0 needs of a plan.
 #[derive(Clone)]
 pub struct Seated {
+    /// The plan's number.
+    pub plan: u64,
     /// Who holds what.
     pub layout: String,
     /// Where rank 0 listens; none in a ring of one.
@@ -46,34 +48,53 @@ pub enum Order {
     End(Option<String>),
 }
 
-/// The links of the ring that rank 0 leads now.
+/// The ring that rank 0 leads now, and its links, for those who end them.
 #[derive(Clone, Default)]
-pub struct Way(Arc<Mutex<(Option<Arc<Transport>>, bool)>>);
+pub struct Way(Arc<Mutex<Led>>);
+
+#[derive(Default)]
+struct Led {
+    /// The ring's plan.
+    plan: u64,
+    transport: Option<Arc<Transport>>,
+    /// Rings of plans before this one are over.
+    first: u64,
+}
 
 impl Way {
-    /// Ends the links that there are.
-    pub fn cut(&self) {
-        if let Some(transport) = &self.lock().0 {
-            transport.shutdown();
-        }
+    /// Ends the links of plans before `first`, those to come too: who leads may be late.
+    pub fn cut(&self, first: u64) {
+        let mut led = self.lock();
+        led.first = led.first.max(first);
+        led.end_if_over();
     }
 
     /// Ends the links that there are, and those to come.
     pub fn end(&self) {
-        self.lock().1 = true;
-        self.cut();
+        self.cut(u64::MAX);
     }
 
-    fn set(&self, transport: Option<Arc<Transport>>) {
-        let mut way = self.lock();
-        way.0 = transport;
-        if let (Some(transport), true) = (&way.0, way.1) {
+    /// The plan whose ring is led.
+    pub fn plan(&self) -> u64 {
+        self.lock().plan
+    }
+
+    fn set(&self, plan: u64, transport: Option<Arc<Transport>>) {
+        let mut led = self.lock();
+        (led.plan, led.transport) = (plan, transport);
+        led.end_if_over();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Led> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Led {
+    fn end_if_over(&self) {
+        if let Some(transport) = self.transport.as_ref().filter(|_| self.plan < self.first) {
             transport.shutdown();
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, (Option<Arc<Transport>>, bool)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -158,7 +179,8 @@ impl Lead {
                 Some(Arc::new(Transport::start_on(place.config(&model)?, listeners)?))
             }
         };
-        self.way.set(transport.clone());
+        driver.set_state(RingState::Booting(format!("plan {}", seated.plan)));
+        self.way.set(seated.plan, transport.clone());
         let mut engine = match held.take() {
             Some((of, engine)) if of == range => engine,
             others => {
@@ -178,7 +200,7 @@ impl Lead {
             None => serve(&model, seat, Alone, driver, &mut *engine),
             Some(transport) => serve(&model, seat, Joined(transport), driver, &mut *engine),
         }?;
-        self.way.set(None);
+        self.way.set(seated.plan, None);
         *held = Some((range, engine));
         Ok(left)
     }

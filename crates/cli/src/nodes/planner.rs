@@ -197,7 +197,7 @@ impl Planner {
         let key = Key::from_bytes(&*secret)?;
         let Ask { streams, prompt, .. } = made.ask;
         self.expected = Some((number, Expected::of(&made.prediction, streams, prompt)));
-        self.seated = Some((number, Seated { layout, listener, next, key, table }));
+        self.seated = Some((number, Seated { plan: number, layout, listener, next, key, table }));
         Ok(Plan { number, seats, line, time_s })
     }
 

@@ -69,6 +69,7 @@ mod tests {
                 device: "made".into(),
                 memory_bytes: 0,
                 runtime_bytes: 0,
+                endpoint_bytes: 0,
                 runs: placement::Runs::default(),
                 costs: placement::Costs::default(),
             },

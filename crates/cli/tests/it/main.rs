@@ -37,6 +37,7 @@ mod plan;
 mod process;
 mod proxy;
 mod push;
+mod replan;
 mod rig;
 mod ring;
 #[cfg(target_os = "linux")]

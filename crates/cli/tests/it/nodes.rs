@@ -373,3 +373,33 @@ fn nodes_are_found_on_the_link_and_the_key_decides_who_is_one() {
         health["nodes"]["nodes"].as_array().unwrap().iter().map(|node| &node["name"]).collect();
     assert_eq!(names, ["ring.key"]);
 }
+
+#[test]
+fn a_node_whose_file_has_other_values_takes_the_layers_instead() {
+    let body = long(60);
+    let field = Field::new("values", &["b"], None);
+    // The same name and shapes, and the last layers of another seed.
+    let (with, without) = (field.folder.join("with"), field.folder.join("without"));
+    fs::create_dir_all(&with).unwrap();
+    fs::create_dir_all(&without).unwrap();
+    fs::copy(&*TINY, with.join("own.gguf")).unwrap();
+    let spec = weights::synthetic::Llama { seed: 99, ..weights::synthetic::Llama::default() };
+    fs::copy(crate::model::tiny("values", &spec), without.join("own.gguf")).unwrap();
+    let at = |folder: &Path| {
+        let mut command = baton();
+        command.current_dir(folder).env("BATON_CACHE", folder.join("cache"));
+        command
+    };
+    let b = field.agent_of(at(&without), 0);
+    let layers = ["--layers", "head:0-3,b:4-7"];
+    let server = field.serve_as(at(&with), Path::new("own.gguf"), &layers);
+    server.wait_ready(SERVES);
+    assert_eq!(plan(&server), "head 0..4, b 4..8");
+    let (status, reply) = server.complete(&body);
+    assert_eq!(status, 200, "{reply}");
+    assert_eq!(crate::http::ids(&reply["choices"][0]), alone(&body));
+    let said = server.process.log.last("has another model's values").unwrap();
+    assert!(said.contains("OtherTensor: rank 1: describe.layer 4"), "{said}");
+    let [all, missing, _] = took(&b, "4..8");
+    assert!(0 < missing && missing <= all, "{missing} of {all}");
+}

@@ -15,13 +15,13 @@ const SERVES: Duration = s(90);
 
 /// A node as others reach it: at another address of the same ports, where what goes to its rank
 /// passes through a relay.
-struct Far {
+pub struct Far {
     _agent: Proxy,
     rank: Proxy,
 }
 
 impl Far {
-    fn before(field: &Field, at: usize) -> Self {
+    pub fn before(field: &Field, at: usize) -> Self {
         let to = field.address(at);
         let relay = SocketAddr::new([127, 0, 0, 2].into(), to.port());
         let next = |address: SocketAddr| SocketAddr::new(address.ip(), address.port() + 1);
@@ -31,7 +31,7 @@ impl Far {
     }
 
     /// 20 ms there and back, and 1.6 Mbit/s.
-    fn is_slow(&self) {
+    pub fn is_slow(&self) {
         self.rank.both(|weather| {
             weather.delay = Duration::from_millis(10);
             weather.bytes_per_s = Some(200_000);

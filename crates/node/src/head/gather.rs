@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-use super::{Action, Head, IDLE_WAIT, MEASURE_TIMEOUT, UNFIT_PAUSE};
+use super::planning::Cause;
+use super::{Action, Head, IDLE_WAIT, LEFT_OUT, MEASURE_TIMEOUT, UNFIT_PAUSE};
 use crate::Now;
 use crate::membership::State;
 use crate::message::{ToHead, ToNode, Units};
@@ -45,6 +46,11 @@ impl Recheck {
     /// Requests have come.
     pub fn disturb(&mut self) {
         self.is_spoilt |= self.is_on;
+    }
+
+    /// Whether one runs.
+    pub fn is_on(&self) -> bool {
+        self.is_on
     }
 
     /// Whether this machine measures itself.
@@ -129,9 +135,13 @@ impl Head {
         found: Result<Units, String>,
         actions: &mut Vec<Action>,
     ) {
+        let is_other = std::mem::take(&mut self.others[node]);
         match found {
             Ok(units) => {
-                self.wanted[node].units = Some(units);
+                self.wanted[node].units = Some(Units { instead: is_other, ..units });
+                if is_other {
+                    self.ask(Cause::Lost, now, actions);
+                }
                 if self.measures[node] == Measure::Lacks {
                     self.measures[node] = Measure::None;
                 }
@@ -139,9 +149,36 @@ impl Head {
             Err(why) => {
                 let name = &self.members()[node].name;
                 actions.push(Action::Note(format!("node {name} gets no layers: {why}")));
-                self.measures[node] = Measure::Unfit(now, why);
+                if is_other {
+                    self.left_out[node] = Some(now + LEFT_OUT);
+                } else {
+                    self.measures[node] = Measure::Unfit(now, why);
+                }
             }
         }
+    }
+
+    /// A rank's node has a file with the model's shapes and other values: it takes the model's
+    /// layers instead. One that has taken them is left out.
+    pub(super) fn other(&mut self, now: Now, rank: u32, why: &str, actions: &mut Vec<Action>) {
+        let seats = self.plan.iter().flat_map(|plan| &plan.seats);
+        let Some(node) = seats.clone().find(|(_, l)| l.rank == rank).map(|(node, _)| *node) else {
+            return;
+        };
+        if self.others[node] {
+            return;
+        }
+        let name = &self.members()[node].name;
+        if self.wanted[node].units.as_ref().is_some_and(|units| units.instead) {
+            actions.push(Action::Note(format!("node {name} is left out: {why}")));
+            self.left_out[node] = Some(now + LEFT_OUT);
+            return;
+        }
+        let takes = "its layers come from machines that have them";
+        actions
+            .push(Action::Note(format!("node {name} has another model's values, {takes}: {why}")));
+        actions.push(Action::Supply(node));
+        self.others[node] = true;
     }
 
     /// Asks a node for what is not known of it, and, where others lack the model, to give it.

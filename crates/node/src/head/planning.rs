@@ -81,13 +81,16 @@ impl Head {
         let usable = self.usable();
         self.considered.retain(|node| usable.contains(node));
         let idle = self.idle.is_some_and(|since| now.saturating_sub(since) >= IDLE_WAIT);
-        let others = self.considered != usable || self.links.is_news();
-        if idle && linked && self.links.is_news_of(&self.holders()) {
+        if self.recheck(now, linked, actions) {
             self.ask(Cause::Off, now, actions);
-        } else if idle && linked && others {
+        }
+        if !idle || !linked || self.recheck.is_on() {
+            return;
+        }
+        if self.links.is_news_of(&self.holders()) {
+            self.ask(Cause::Off, now, actions);
+        } else if self.considered != usable || self.links.is_news() {
             self.ask(Cause::Joined, now, actions);
-        } else if self.recheck(now, linked, actions) {
-            self.ask(Cause::Off, now, actions);
         }
     }
 

@@ -37,6 +37,8 @@ pub enum Event {
     MeasuredAgain,
     /// What is measured has been other than planned for long.
     Off,
+    /// The ring refused what this rank's node holds: other values in the same shapes; which.
+    Other(u32, String),
     /// What an [`Action::Plan`] gave: none where nothing fits, and why.
     Planned(Result<Plan, String>),
     /// Whether requests run or wait.

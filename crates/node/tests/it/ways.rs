@@ -80,7 +80,7 @@ fn what_is_measured_of_a_way_while_requests_come_is_measured_again() {
         world.step();
         assert!(world.now < until, "nothing is measured");
     }
-    let first = world.reached[before].clone();
+    let first = world.reached[before];
     world.fault(Fault::Busy(true));
     world.run(20);
     world.fault(Fault::Busy(false));

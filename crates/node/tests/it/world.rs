@@ -292,8 +292,11 @@ impl World {
                     self.head(at, head::Event::Planned(plan));
                 }
                 head::Action::Supply(node) => {
-                    assert!(!self.nodes[node].has);
-                    let units = Units { catalog: "00".repeat(32), sources: vec!["a:1".into()] };
+                    let units = Units {
+                        catalog: "00".repeat(32),
+                        sources: vec!["a:1".into()],
+                        instead: false,
+                    };
                     self.head(at, head::Event::Supplied(node, Ok(units)));
                 }
                 head::Action::Reach { from: Some(from), to, door, again } => {

@@ -199,3 +199,27 @@ fn what_is_measured_while_requests_come_is_measured_once_more() {
     world.run(20);
     assert_eq!((world.nodes[1].measures, world.bosses[0].moves.len()), (2, 2));
 }
+
+#[test]
+fn a_node_with_other_values_takes_the_models_layers_and_is_left_out_where_that_does_not_help() {
+    let mut world = World::new(3);
+    world.run(20);
+    let line = world.bosses[0].head.plan().unwrap().line.clone();
+    world.head(0, head::Event::Other(1, "layer 3".into()));
+    world.run(2);
+    let plan = world.bosses[0].head.plan().unwrap().clone();
+    assert_eq!((&plan.line, world.bosses[0].moves.len()), (&line, 2));
+    let instead = |at: usize| {
+        let units = world.bosses[0].head.wanted(at).units.as_ref();
+        units.is_some_and(|units| units.instead)
+    };
+    assert_eq!([0, 1, 2].map(instead), [true, false, false]);
+    assert_eq!(world.nodes[0].starts, 2);
+    world.head(0, head::Event::Other(1, "layer 3".into()));
+    world.run(2);
+    assert_eq!(world.bosses[0].moves[2].line, "[1, 2]");
+    world.run(200);
+    assert_eq!(world.bosses[0].head.usable(), [0, 1, 2], "for a while");
+    // Who is not in the plan is not meant.
+    world.head(0, head::Event::Other(9, "layer 3".into()));
+}

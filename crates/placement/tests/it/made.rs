@@ -43,6 +43,7 @@ pub fn node(name: &str, memory_gib: f64, step_s: f64) -> Node {
         device: format!("made {name}"),
         memory_bytes: (memory_gib * GIB as f64) as u64,
         runtime_bytes: 50 * MIB,
+        endpoint_bytes: 7 * MIB,
         runs: Runs::default(),
         costs: Costs {
             attention: curve(step_s, step_s / 10.0),

@@ -136,7 +136,7 @@ fn facts_that_do_not_fit_are_refused_by_name() {
     let mut wild = good();
     wild.paths = vec![path("x:1", -1.0, 1.0, 1.0)];
     for (bad, word) in [
-        (Facts { version: 1, ..good() }, "version: expected 3, found 1"),
+        (Facts { version: 1, ..good() }, "version: expected 4, found 1"),
         (Facts { model: "other".into(), ..good() }, "model: expected digest, found other"),
         (many, "paths: expected at most 256, found 257"),
         (wide, "listen: expected at most 16, found 17"),
