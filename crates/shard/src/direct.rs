@@ -61,6 +61,8 @@ pub struct Direct {
     carrier: Result<Box<dyn Carrier>, Without>,
     /// The epoch that was asked, and who looks after the device if all members have met in it.
     asked: Option<(Arc<Epoch>, Option<Keeper>)>,
+    /// Exchanges between devices so far.
+    passed: u64,
 }
 
 impl std::fmt::Debug for Direct {
@@ -72,7 +74,7 @@ impl std::fmt::Debug for Direct {
 impl Direct {
     /// Over `seat` until all members have met by `carrier`, and where they can't.
     pub fn new(seat: Seat, carrier: Result<Box<dyn Carrier>, Without>) -> Self {
-        Self { seat, carrier, asked: None }
+        Self { seat, carrier, asked: None, passed: 0 }
     }
 
     /// Who looks after the device, if all members have met in this epoch; asks them where it is
@@ -169,7 +171,9 @@ impl Exchange for Direct {
     }
 
     fn passed(&mut self, given: usize, taken: usize) -> Result<(), ExchangeError> {
-        if let Some((_, Some(keeper))) = &self.asked {
+        if let Some((epoch, Some(keeper))) = &self.asked {
+            self.passed += 1;
+            epoch.set_at(self.passed);
             keeper.begin();
         }
         self.seat.group().live()?;
@@ -182,6 +186,7 @@ impl Exchange for Direct {
     fn settled(&mut self) -> Result<(), ExchangeError> {
         let Some((epoch, Some(keeper))) = &self.asked else { return Ok(()) };
         keeper.end();
+        epoch.set_at(0);
         if let Some(lost) = epoch.lost() {
             return Err(lost);
         }
@@ -202,8 +207,8 @@ impl Drop for Direct {
     }
 }
 
-/// A thread that has a device wait for nobody any more once a member is lost, or gives nothing for
-/// too long: the host waits for the device alone.
+/// A thread that has a device wait for nobody any more once a member is lost, rests while this one
+/// waits for it, or gives nothing for too long: the host waits for the device alone.
 struct Keeper(Arc<Kept>);
 
 struct Kept {
@@ -251,10 +256,14 @@ impl Kept {
                 std::thread::sleep(LOOK);
             }
             let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
-            let limit = epoch.stalled();
-            if since.is_some_and(|since| since.elapsed() > limit) {
+            let Some(waited) = since.map(|since| since.elapsed()) else { continue };
+            let ms = waited.as_millis();
+            // One that computes may take its time; one that is at no exchange has nothing to give.
+            if let Some(from) = epoch.resting().filter(|_| waited > epoch.silent()) {
+                let reason = format!("AtRest: it beats, and is at no exchange for {ms} ms");
+                let _ = epoch.told(epoch.member.index, from, reason);
+            } else if waited > epoch.stalled() {
                 let from = epoch.peers().next().unwrap_or(0);
-                let ms = limit.as_millis();
                 let reason = format!("Stalled: it beats, and gave and took nothing for {ms} ms");
                 let _ = epoch.fail(from, reason);
             }

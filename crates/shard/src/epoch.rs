@@ -1,6 +1,7 @@
 //! One life of a group: its links, and why it ended.
 
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -22,6 +23,8 @@ pub(crate) struct Epoch {
     changed: Condvar,
     watch: Watch,
     memory: OnceLock<Memory>,
+    /// The exchange between devices that this member is at; 0 where it is at none.
+    at: AtomicU64,
 }
 
 /// Who is woken when an epoch ends.
@@ -44,6 +47,7 @@ impl Epoch {
             changed: Condvar::new(),
             watch,
             memory: OnceLock::new(),
+            at: AtomicU64::new(0),
         })
     }
 
@@ -118,8 +122,8 @@ impl Epoch {
         self.end(member, reason, member)
     }
 
-    /// Ends the epoch as `by`, whose link has ended, says: all others are told, `member` too, which
-    /// would take a link that closes without a word for another's death.
+    /// Ends the epoch as `by` says, this member or one whose link has ended: all others are told,
+    /// `member` too, which would take a link that closes without a word for another's death.
     pub(crate) fn told(&self, by: usize, member: usize, reason: String) -> ExchangeError {
         self.end(member, reason, by)
     }
@@ -156,6 +160,30 @@ impl Epoch {
     /// Exchanges through `memory` from the next one on.
     pub(crate) fn meet_in(&self, memory: Memory) {
         assert!(self.memory.set(memory).is_ok(), "an epoch's members meet once");
+    }
+
+    /// What this member's beats say from now on: the exchange between devices that it is at, 0
+    /// where it is at none.
+    pub(crate) fn set_at(&self, number: u64) {
+        self.at.store(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn at(&self) -> u64 {
+        self.at.load(Ordering::Relaxed)
+    }
+
+    /// A member whose beats have said for nearly as long as silence may last that it is at no
+    /// exchange.
+    pub(crate) fn resting(&self) -> Option<usize> {
+        let limit = self.times.silent.saturating_sub(self.times.beat);
+        let state = self.state();
+        let mut links = state.links.iter().flatten();
+        links.find(|link| link.rested() >= Some(limit)).map(|link| link.peer)
+    }
+
+    /// How long nothing may come of a member.
+    pub(crate) fn silent(&self) -> std::time::Duration {
+        self.times.silent
     }
 
     /// How long a member that beats may say nothing else.

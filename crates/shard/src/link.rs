@@ -11,7 +11,7 @@ use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arith::base::Rank;
 use ring::session::record::{Opener, Sealer};
@@ -70,6 +70,8 @@ pub(crate) struct Link {
     inbox: Mutex<Receiver<Item>>,
     wake: SyncSender<Item>,
     spares: Spares,
+    /// Since which beat the peer says that it is at no exchange.
+    rests: Mutex<Option<Instant>>,
 }
 
 struct Writer {
@@ -110,6 +112,24 @@ impl Link {
             inbox: Mutex::new(inbox),
             wake,
             spares: Spares::default(),
+            rests: Mutex::default(),
+        }
+    }
+
+    fn rests(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long the peer's beats have said that it is at no exchange; none where it is at one.
+    pub(crate) fn rested(&self) -> Option<Duration> {
+        self.rests().map(|since| since.elapsed())
+    }
+
+    fn hear_beat(&self, at: u64) {
+        let mut rests = self.rests();
+        match at {
+            0 => drop(rests.get_or_insert_with(Instant::now)),
+            _ => *rests = None,
         }
     }
 
@@ -243,7 +263,7 @@ impl Link {
                     if !time.timed_out() || queue.busy || !queue.messages.is_empty() {
                         continue;
                     }
-                    Message { kind: Kind::Beat, number: 0, payload: Arc::default() }
+                    Message { kind: Kind::Beat, number: epoch.at(), payload: Arc::default() }
                 }
             };
             queue.busy = true;
@@ -275,7 +295,10 @@ impl Link {
                 Err(error) => break (self.peer, error.to_string()),
             };
             match kind {
-                Kind::Beat => continue,
+                Kind::Beat => {
+                    self.hear_beat(number);
+                    continue;
+                }
                 Kind::Stop => match Stop::decode(payload) {
                     Ok(stop) => break (stop.origin.0 as usize, stop.reason),
                     Err(error) => break (self.peer, error.to_string()),

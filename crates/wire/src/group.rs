@@ -24,7 +24,8 @@ pub enum Kind {
     Call = 1,
     /// A member's values of one exchange, by its number from 1.
     Part = 2,
-    /// The sender is alive.
+    /// The sender is alive: its number is that of the exchange between devices that it is at, 0
+    /// where it is at none.
     Beat = 3,
     /// The group's epoch ends ([`crate::stop::Stop`], whose origin is a member).
     Stop = 4,
@@ -39,7 +40,7 @@ pub struct Piece<'a> {
     pub kind: Kind,
     /// Whether more follow.
     pub more: bool,
-    /// The message's number; 0 for beats and stops.
+    /// The message's number; 0 for stops, and for beats at rest.
     pub number: u64,
     /// Its bytes, at most [`PIECE_BYTES_MAX`].
     pub payload: &'a [u8],
@@ -92,8 +93,8 @@ impl<'a> Piece<'a> {
         let number = take.u64("number")?;
         let is_numbered = match kind {
             Kind::Call | Kind::Part => number > 0,
-            Kind::Beat | Kind::Stop => number == 0,
-            Kind::Report => true,
+            Kind::Stop => number == 0,
+            Kind::Beat | Kind::Report => true,
         };
         if !is_numbered {
             let expected = if is_short { "0" } else { "1 or more" };

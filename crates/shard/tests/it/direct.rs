@@ -1,14 +1,16 @@
 //! Ways between devices: how members find each other, when they do not, and what becomes of a loss.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use shard::{Carrier, Direct, Group, Offer, Stopper, Without};
 use stage::{Exchange, ExchangeError, Member};
 
+use crate::double::{TIMES, addresses, config};
 use crate::exchange::{end, joined};
+use crate::relay::Relay;
 
 /// What a double's ends have in common, as cards have the machine.
 #[derive(Default)]
@@ -220,6 +222,86 @@ fn a_member_that_dies_has_the_others_devices_wait_for_nobody() {
         assert!(ended.saturating_duration_since(died) < Duration::from_secs(1));
     }
     assert_eq!(hub.state.lock().unwrap().left, 3);
+    end(&groups);
+}
+
+/// What a device that has been given all is found to have waited for.
+fn waits(hub: &Hub, index: usize, exchange: &mut Direct) -> Result<(), ExchangeError> {
+    assert_eq!(exchange.is_direct(), Ok(true));
+    exchange.passed(1, 1)?;
+    hub.download(index);
+    exchange.settled()
+}
+
+#[test]
+fn a_member_that_rests_ends_the_others_waits_soon_and_one_that_computes_does_not() {
+    let (groups, hub) = (joined(3), Arc::new(Hub::default()));
+    let hears = hub.clone();
+    let ends = each(
+        &groups,
+        |index| Ok(Box::new(End::new(&hub, index))),
+        move |index, exchange| {
+            // As long as two silences, which only a device at work may take.
+            let device = hears.clone();
+            if index == 2 {
+                thread::spawn(move || {
+                    thread::sleep(2 * TIMES.silent);
+                    device.give_all(3);
+                });
+            }
+            let computed = waits(&hears, index, exchange);
+            hears.state.lock().unwrap().given.retain(|given| *given != index);
+            let start = Instant::now();
+            let rested = match index {
+                // It beats, and was asked for nothing more.
+                2 => loop {
+                    thread::sleep(Duration::from_millis(10));
+                    if let Err(lost) = exchange.is_direct() {
+                        break Err(lost);
+                    }
+                },
+                _ => waits(&hears, index, exchange),
+            };
+            (computed, rested.unwrap_err(), start.elapsed())
+        },
+    );
+    for (computed, rested, took) in ends {
+        assert_eq!(computed, Ok(()));
+        assert_eq!(rested.member, 2);
+        assert!(rested.reason.starts_with("AtRest: it beats, and is at no"), "{rested}");
+        assert!((TIMES.silent..TIMES.silent * 2).contains(&took), "{took:?}");
+    }
+    end(&groups);
+}
+
+#[test]
+fn a_member_that_falls_silent_ends_the_others_waits() {
+    let mut all = addresses(2);
+    let relay = Relay::to(all[0].clone());
+    let first = Group::start(config(0, &all)).unwrap();
+    all[0] = relay.address.to_string();
+    let groups = vec![first, Group::start(config(1, &all)).unwrap()];
+    let joins = groups.clone().into_iter().map(|group| thread::spawn(move || group.join()));
+    joins.collect::<Vec<_>>().into_iter().for_each(|join| join.join().unwrap().unwrap());
+    let hub = Arc::new(Hub::default());
+    let (device, relay) = (hub.clone(), Arc::new(relay));
+    let (stalls, all) = (relay.clone(), Arc::new(Barrier::new(2)));
+    let ends = each(
+        &groups,
+        |index| Ok(Box::new(End::new(&hub, index))),
+        move |index, exchange| {
+            assert_eq!(exchange.is_direct(), Ok(true));
+            all.wait();
+            stalls.stall(true);
+            let start = Instant::now();
+            (waits(&device, index, exchange).unwrap_err().reason, start.elapsed())
+        },
+    );
+    for (reason, took) in ends {
+        assert!(reason.contains("Silent: no byte for 1500 ms"), "{reason}");
+        assert!(took < TIMES.silent + Duration::from_secs(1), "{took:?}");
+    }
+    relay.stall(false);
     end(&groups);
 }
 

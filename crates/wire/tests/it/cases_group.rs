@@ -27,7 +27,9 @@ fn pieces() -> Vec<Case> {
     let good = cases.good("part", "1.0, all that a member gives in exchange 3", written(&part));
     cases.good("part_more", "the same, and more follows", written(&Piece { more: true, ..part }));
     cases.good("part_empty", "a member with nothing to give", written(&piece(Kind::Part, 4, &[])));
-    let beat = cases.good("beat", "the sender is alive", written(&piece(Kind::Beat, 0, &[])));
+    let beat = cases.good("beat", "alive, at no exchange", written(&piece(Kind::Beat, 0, &[])));
+    cases.good("beat_at_work", "at exchange 258", written(&piece(Kind::Beat, 258, &[])));
+    let stop = written(&piece(Kind::Stop, 0, &[]));
     cases.good("report", "after a join", written(&piece(Kind::Report, 0, &[1, 0, 0, 0])));
     cases.pokes(
         &good,
@@ -45,9 +47,9 @@ fn pieces() -> Vec<Case> {
         0,
         "
         beat_more   | BadFlags  | a beat has no second piece | 5 | 01
-        beat_number | OutOfTurn | a beat has no number       | 8 | 01
         ",
     );
+    cases.pokes(&stop, 0, "stop_number | OutOfTurn | a stop has no number | 8 | 01");
     let none = written(&Piece { more: true, payload: &[], ..part });
     cases.bad("no_bytes", "Truncated", "more after nothing", none);
     cases.bad("truncated", "Truncated", "half a header", cut(&good, 12));
