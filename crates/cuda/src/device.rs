@@ -456,6 +456,13 @@ impl Device {
         self.pinned().done();
     }
 
+    /// Waits until the card does nothing, on any stream.
+    fn rest(&self) {
+        self.wait();
+        // SAFETY: the context that was made this thread's.
+        self.must("cuCtxSynchronize", unsafe { (self.driver.context_wait)() });
+    }
+
     /// Seconds on the card between the start and the end of what `work` launches.
     pub(crate) fn timed(&self, work: impl FnOnce()) -> f64 {
         let [mut start, mut end] = [std::ptr::null_mut(); 2];
@@ -670,8 +677,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.device.settle();
-        // SAFETY: the buffer's own memory; the driver waits for kernels that use it.
+        // The driver waits for the card before it frees, and until then lets no other card of this
+        // process copy to it: not the member that this one waits for. So the wait comes first.
+        self.device.rest();
+        // SAFETY: the buffer's own memory, which nothing uses any more.
         unsafe {
             match self.host {
                 Some(host) => (self.device.driver.host_free)(host.cast()),

@@ -1,6 +1,7 @@
 //! What two cards give each other, by each other's memory and by NCCL: every bit of it, how long it
 //! takes, what ends a card that waits for nothing, and two ends on one card, which are refused.
 
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -186,6 +187,7 @@ fn member(by: &str, index: usize, cuda: &Arc<Cuda>, end: &dyn End, both: &dyn Fn
         right &= meets(index, cuda, rows, Together::Pieces { width, members: &runs }, both);
     }
     right &= paired(index, cuda, both);
+    right &= frees(by, index, cuda, both);
     if let Some(trouble) = end.trouble() {
         println!("{by}: member {index}: {trouble}");
         return false;
@@ -227,7 +229,6 @@ fn meets(
     let (Ok(mut own), Ok(mut out)) = (cuda.rows(rows, own_width), cuda.rows(rows, width)) else {
         return false;
     };
-    // Memory is taken and freed where nothing runs, since that waits for a card that both are on.
     cuda.upload(&given[index], &mut own);
     cuda.download(&out, 0, &mut vec![0.0; rows * width]);
     both();
@@ -274,6 +275,37 @@ fn paired(index: usize, cuda: &Arc<Cuda>, both: &dyn Fn()) -> bool {
     }
     both();
     right
+}
+
+/// Frees memory while the card waits for the other one, which gives its rows only then.
+fn frees(by: &str, index: usize, cuda: &Arc<Cuda>, both: &dyn Fn()) -> bool {
+    let (rows, width) = (512, 5_120);
+    let together = Together::Nodes { width, members: 2 };
+    let (Ok(mut own), Ok(spare)) = (cuda.rows(rows, width), cuda.rows(rows, width)) else {
+        return false;
+    };
+    cuda.wait();
+    both();
+    let (done, ended) = std::sync::mpsc::channel::<()>();
+    let by = by.to_owned();
+    let watch = std::thread::spawn(move || {
+        // A card that another's host waits for by a lock of the driver's is past being told to end.
+        if ended.recv_timeout(Duration::from_millis(GIVEN_UP_MS)) == Err(RecvTimeoutError::Timeout)
+        {
+            println!("{by}: member {index}: memory that is freed HOLDS BACK what the other gives");
+            std::process::abort();
+        }
+    });
+    if index == 1 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    cuda.give(0, &own, rows, together);
+    cuda.take(0, &mut own, rows, together);
+    drop(spare);
+    cuda.wait();
+    drop(done);
+    both();
+    watch.join().is_ok()
 }
 
 fn times(by: &str, index: usize, cuda: &Arc<Cuda>, (rows, width): (usize, usize), both: &dyn Fn()) {
