@@ -16,7 +16,7 @@ use crate::device::Seat;
 pub fn exchange(group: &Group, seat: &Seat, through: Through) -> Box<dyn Exchange> {
     let carrier = match (through, seat) {
         (Through::Nccl, Seat::Cuda(cuda)) => nccl(cuda).map_err(words),
-        (Through::Cards, Seat::Cuda(cuda)) => cards(cuda).map_err(words),
+        (Through::Auto | Through::Cards, Seat::Cuda(cuda)) => cards(cuda).map_err(words),
         (Through::Nccl | Through::Cards, _) => {
             let way = if through == Through::Nccl { "nccl" } else { "cards" };
             Err(Some(format!("--exchange {way}: {} is no CUDA card", seat.device())))

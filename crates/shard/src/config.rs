@@ -39,10 +39,11 @@ pub struct GroupConfig {
 /// What the values of exchanges go through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Through {
-    /// Memory between members of the leader's machine, links between others.
+    /// The memory of cards that see each other's, where all members have one; else memory between
+    /// members of the leader's machine, links between others.
     #[default]
     Auto,
-    /// The memory of cards that see each other's, where all members have one; else as `Auto`.
+    /// The same, and a member that has no card says so.
     Cards,
     /// Links alone.
     Links,

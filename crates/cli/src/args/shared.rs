@@ -48,11 +48,11 @@ impl From<Encrypt> for Encryption {
 /// What the members of a group exchange through.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Exchange {
-    /// Memory between members of the leader's machine and links between others (default).
+    /// Between CUDA cards that see each other their own memory, where every member has it; else
+    /// memory between members of the leader's machine and links between others (default).
     #[default]
     Auto,
-    /// Between CUDA cards that see each other their own memory, where every member has it; else
-    /// memory and links. Young: a group has been seen to stop with several streams.
+    /// The same; a member without a card says so.
     Cards,
     /// Links alone.
     Tcp,
@@ -142,8 +142,9 @@ pub struct Shared {
     /// Whether links between ranks are enciphered.
     #[arg(long, value_enum, default_value = "on")]
     pub encryption: Encrypt,
-    /// What the members of a group exchange through: memory where they are on the leader's machine
-    /// and links elsewhere, links alone, memory alone, or cards' own memory or NCCL between cards.
+    /// What the members of a group exchange through: cards' own memory where all are on cards,
+    /// memory where they are on the leader's machine and links elsewhere; links alone, memory
+    /// alone, or NCCL between cards.
     #[arg(long, value_enum, default_value = "auto")]
     pub exchange: Exchange,
     /// Memory of each rank for prompts that others may begin with; 0 keeps none [default: KV that
