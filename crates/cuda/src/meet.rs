@@ -21,8 +21,9 @@ const RUNS_MAX: usize = 48;
 pub(crate) const FEW_VALUES: usize = 64 << 10;
 /// Bytes of such lines, two values each.
 pub(crate) const LINES_BYTES: usize = 8 * FEW_VALUES;
-/// Most values of a member that go at once.
-pub(crate) const MANY_VALUES: usize = 4 << 20;
+/// Most values of a member that go at once to all others together, and to each of many.
+const MANY_VALUES: usize = 18 << 20;
+const MANY_VALUES_LEAST: usize = 4 << 20;
 /// Places for many values of a member: a lane's are joined after the next ones of the other lane
 /// have come, and a member may be as much ahead.
 pub(crate) const PLACES: usize = 4;
@@ -73,7 +74,14 @@ pub(crate) fn fits(rows: usize, together: Together<'_>) -> bool {
         Together::Pieces { members, .. } => members.iter().map(Vec::len).sum(),
     };
     let most = (0..together.members()).map(|member| together.values(member)).max();
-    runs <= RUNS_MAX && together.members() <= MEMBERS_MAX && rows * most.unwrap_or(0) <= MANY_VALUES
+    let members = together.members();
+    runs <= RUNS_MAX && members <= MEMBERS_MAX && rows * most.unwrap_or(0) <= many_values(members)
+}
+
+/// Most values of one of so many members that go at once: of two, 2,048 rows of a large model, and
+/// where there are more not so many, since each of them has places for every other one's.
+pub(crate) fn many_values(members: usize) -> usize {
+    (MANY_VALUES / members.saturating_sub(1).max(1)).max(MANY_VALUES_LEAST)
 }
 
 /// By what many values go.
@@ -228,5 +236,5 @@ fn runs_of(together: Together<'_>, meet: &mut Meet) {
 
 /// Where many values of a member come for NCCL.
 fn place_of(places: &[Buffer], member: usize, number: u32) -> u64 {
-    places[member].at() + (number as usize % PLACES * 4 * MANY_VALUES) as u64
+    places[member].at() + (number as usize % PLACES * 4 * many_values(places.len())) as u64
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::device::{Buffer, Side};
 use crate::end::{End, OFFER_BYTES, Offer, Stopper};
 use crate::library::{Calls, Handle, Nccl as Library, UniqueId};
-use crate::meet::{MANY_VALUES, Meeting, PLACES, Way};
+use crate::meet::{Meeting, PLACES, Way, many_values};
 use crate::{Cuda, CudaError};
 
 /// A word of four bytes.
@@ -106,7 +106,7 @@ impl End for Nccl {
         let done = check(&self.library, "ncclCommInitRankConfig", code);
         let done = done.and_then(|()| made.settle("ncclCommInitRankConfig", over));
         let meeting = done.and_then(|()| {
-            let bytes = (PLACES * 4 * MANY_VALUES) as u128;
+            let bytes = (PLACES * 4 * many_values(offers.len())) as u128;
             let place = |member| {
                 let bytes = if member == index { 0 } else { bytes };
                 Buffer::new(&self.cuda.device, "what other members give", bytes).map_err(memory)

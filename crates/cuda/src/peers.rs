@@ -7,16 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::device::{Buffer, Device, Seen, Side, Word};
 use crate::end::{End, OFFER_BYTES, Offer, Stopper};
-use crate::meet::{LINES_BYTES, MANY_VALUES, MEMBERS_MAX, Meeting, PLACES, Way};
+use crate::meet::{LINES_BYTES, MEMBERS_MAX, Meeting, PLACES, Way, many_values};
 use crate::{Cuda, CudaError};
 
 /// Words of members, a line each, then lines of two places, then places of many values.
 const WORD_BYTES: usize = 128;
-const MANY_BYTES: usize = 4 * MANY_VALUES;
-/// Of one other member.
-const MEMBER_BYTES: usize = WORD_BYTES + 2 * LINES_BYTES + PLACES * MANY_BYTES;
+const MANY_AT: usize = WORD_BYTES + 2 * LINES_BYTES;
 /// Meetings that those that wait are told have been, when nobody is waited for any more.
 const PAST: u32 = 1 << 30;
+
+/// Bytes of a member's part of a shelf, of which there are `others`.
+fn part_bytes(others: usize) -> usize {
+    MANY_AT + PLACES * 4 * many_values(others + 1)
+}
 
 /// A card's shelf, and those of the others.
 pub struct Peers {
@@ -51,7 +54,7 @@ impl Stop {
         if *epoch == of {
             self.word.set(1);
             for at in 0..*others {
-                self.side.set(shelf, at * MEMBER_BYTES, 1, PAST);
+                self.side.set(shelf, at * part_bytes(*others), 1, PAST);
             }
             self.side.finish();
         }
@@ -97,7 +100,7 @@ impl End for Peers {
         self.leave();
         let device = &self.cuda.device;
         let others = members.clamp(2, MEMBERS_MAX) - 1;
-        let bytes = others * MEMBER_BYTES;
+        let bytes = others * part_bytes(others);
         let shelf = match self.shelf.take().filter(|shelf| shelf.bytes() == bytes) {
             Some(shelf) => shelf,
             None => {
@@ -150,14 +153,15 @@ impl End for Peers {
             seen.push(Some(see(device, offer)?));
         }
         // Nobody gives anything before all members have come this far.
-        for at in 0..offers.len() - 1 {
-            self.side.set(&shelf, at * MEMBER_BYTES, (WORD_BYTES + 2 * LINES_BYTES) / 4, 0);
+        let others = offers.len() - 1;
+        for at in 0..others {
+            self.side.set(&shelf, at * part_bytes(others), MANY_AT / 4, 0);
         }
         self.side.set(&self.count, 0, 2, 0);
         self.side.finish();
         self.stop.word.set(0);
         let mut now = self.stop.now();
-        *now = (now.0 + 1, Some((shelf.clone(), offers.len() - 1)));
+        *now = (now.0 + 1, Some((shelf.clone(), others)));
         drop(now);
         let (count, stop) = (self.count.clone(), self.stop.word.at());
         let shelves = Arc::new(Shelves { own: shelf, seen, count, stop, index });
@@ -215,28 +219,34 @@ pub(crate) struct Shelves {
     index: usize,
 }
 
-/// The part of `of`'s shelf that is `from`'s.
-fn part(of: usize, from: usize) -> u64 {
-    ((from - usize::from(from > of)) * MEMBER_BYTES) as u64
-}
-
 impl Shelves {
+    /// The part of `of`'s shelf that is `from`'s.
+    fn part(&self, of: usize, from: usize) -> u64 {
+        ((from - usize::from(from > of)) * part_bytes(self.seen.len() - 1)) as u64
+    }
+
+    /// Where many values of a meeting lie in a member's part.
+    fn many(&self, number: u32) -> u64 {
+        let bytes = 4 * many_values(self.seen.len());
+        (MANY_AT + number as usize % PLACES * bytes) as u64
+    }
+
     /// The other members, and where this one's part of their shelves is.
     fn others(&self) -> impl Iterator<Item = (usize, u64)> {
         let seen = self.seen.iter().enumerate();
         seen.filter_map(|(member, seen)| {
-            Some((member, seen.as_ref()?.at() + part(member, self.index)))
+            Some((member, seen.as_ref()?.at() + self.part(member, self.index)))
         })
     }
 
     /// Lines that come from a member.
     pub(crate) fn lines(&self, from: usize) -> u64 {
-        self.own.at() + part(self.index, from) + WORD_BYTES as u64
+        self.own.at() + self.part(self.index, from) + WORD_BYTES as u64
     }
 
     /// Many values that come from a member.
     pub(crate) fn place(&self, from: usize, number: u32) -> u64 {
-        self.own.at() + part(self.index, from) + place(number)
+        self.own.at() + self.part(self.index, from) + self.many(number)
     }
 
     /// Where lines go, the count of meetings and the word that ends waits.
@@ -254,15 +264,11 @@ impl Shelves {
         number: u32,
     ) -> Result<(), CudaError> {
         for (_, to) in self.others() {
-            side.give(to + place(number), from, bytes)?;
+            side.give(to + self.many(number), from, bytes)?;
             side.tell(to, number)?;
         }
-        self.others()
-            .try_for_each(|(member, _)| side.hear(self.own.at() + part(self.index, member), number))
+        self.others().try_for_each(|(member, _)| {
+            side.hear(self.own.at() + self.part(self.index, member), number)
+        })
     }
-}
-
-/// Where many values of a meeting lie in a member's part.
-fn place(number: u32) -> u64 {
-    (WORD_BYTES + 2 * LINES_BYTES + number as usize % PLACES * MANY_BYTES) as u64
 }

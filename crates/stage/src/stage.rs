@@ -19,7 +19,7 @@ use crate::{Chain, Engine, Exchange, Fault, Input, Member, Pick, Shapes, SlotSta
 
 /// Most rows that pass through the layers at once; a larger round runs in pieces. Bounds the row
 /// buffers, never bits.
-pub const PIECE_ROWS_MAX: usize = 512;
+pub const PIECE_ROWS_MAX: usize = 2_048;
 /// Most rows that the head takes at once; bounds the logits buffer.
 pub const HEAD_ROWS_MAX: usize = 32;
 /// Most bytes of kept recurrent states of a stage; beyond, keeps are answered as not held.

@@ -23,6 +23,15 @@ pub const SHAPES: Shapes = Shapes {
     pages: 24,
 };
 
+/// Of rounds that are more than a piece.
+pub const LONG: Shapes = Shapes {
+    chunk_rows_max: 2_200,
+    round_rows_max: 2_300,
+    context_max: 2_304,
+    pages: 48,
+    ..SHAPES
+};
+
 /// Layers of every model here but the real one.
 pub const LAYERS: u32 = 3;
 

@@ -6,7 +6,7 @@ use baton_stage::{Engine, Fault, PAIR_ROWS_MIN, Shapes, Share, Split, share_need
 use weights::Checkpoint;
 use wire::plan::{Entry, Op, Want};
 
-use crate::chain::{Chain, entry, same, say, tokens};
+use crate::chain::{Chain, LONG, entry, same, say, tokens};
 use crate::group::Together;
 use crate::shares::{alone, costs, models, whole, wide, wide_hybrid};
 
@@ -114,16 +114,16 @@ fn a_state_kept_between_pairs_is_one_machines() {
 /// Every recurrent layer's state after a prompt of two pieces, each of which goes in a pair.
 #[test]
 fn a_step_of_several_pieces_pairs_each() {
-    let (_, checkpoint, shapes) = models()[1];
+    let (_, checkpoint, _) = models()[1];
     let [layers, _] = costs(checkpoint.config(), Split::Shards, 2);
-    let text = tokens(5, 600);
-    let (mut chain, counted) = two(checkpoint, &shapes, true);
+    let text = tokens(5, 2_200);
+    let (mut chain, counted) = two(checkpoint, &LONG, true);
     let rows = chain.round(&[say(1, 0, &text)]).unwrap();
     assert_eq!(counted(), 4 * layers.exchanges);
-    let mut expected = Chain::sized(vec![alone(checkpoint)], &shapes);
-    same(&rows, &expected.round(&[say(1, 0, &text)]).unwrap(), "600 rows");
-    let next = expected.round(&[say(1, 600, &[9])]).unwrap();
-    same(&chain.round(&[say(1, 600, &[9])]).unwrap(), &next, "after 600 rows");
+    let mut expected = Chain::sized(vec![alone(checkpoint)], &LONG);
+    same(&rows, &expected.round(&[say(1, 0, &text)]).unwrap(), "2,200 rows");
+    let next = expected.round(&[say(1, 2_200, &[9])]).unwrap();
+    same(&chain.round(&[say(1, 2_200, &[9])]).unwrap(), &next, "after 2,200 rows");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use weights::synthetic;
 use wire::plan::{Op, Plan};
 
 use crate::chain::{
-    Chain, Kind, LAYERS, SHAPES, checkpoint, config, cpu, entry, hybrid, same, say, stage, tiny,
-    tokens,
+    Chain, Kind, LAYERS, LONG, SHAPES, checkpoint, config, cpu, entry, hybrid, same, say, stage,
+    tiny, tokens,
 };
 use crate::plain::Plain;
 
@@ -53,14 +53,17 @@ fn loop_mode_equals_no_boundary() {
 
 #[test]
 fn a_round_larger_than_a_piece_equals_small_rounds_wherever_it_is_cut() {
-    let (a, b) = (tokens(33, 590), tokens(34, 100));
+    let (a, b) = (tokens(33, 2_090), tokens(34, 100));
     assert!(a.len() > PIECE_ROWS_MAX);
-    let alone = [Kind::Cpu.chain(&[]).feed(1, &a, 64), Kind::Cpu.chain(&[]).feed(2, &b, 64)];
-    for cuts in [vec![], vec![100, 300, 590]] {
-        let mut chain = Kind::Cpu.chain(&[]);
-        chain.cuts = cuts;
-        let rows = chain.round(&[say(1, 0, &a), say(2, 0, &b)]).unwrap();
-        same(&rows, &alone.concat(), &format!("cuts {:?}", chain.cuts));
+    for kind in [Kind::Cpu, Kind::Hybrid] {
+        let sized = || Chain::sized(vec![kind.engine(0..LAYERS)], &LONG);
+        let alone = [sized().feed(1, &a, 64), sized().feed(2, &b, 64)];
+        for cuts in [vec![], vec![100, 1_300, 2_090]] {
+            let mut chain = sized();
+            chain.cuts = cuts;
+            let rows = chain.round(&[say(1, 0, &a), say(2, 0, &b)]).unwrap();
+            same(&rows, &alone.concat(), &format!("{kind:?}, cuts {:?}", chain.cuts));
+        }
     }
 }
 
