@@ -1,10 +1,11 @@
 """What two cards of one host show that one can't: one hash over layouts and ways between the cards,
-rates and times to a first token of each, and what a killed rank does. Written to be carried: needs
-Python alone, and the binaries that `cargo xtask device-test --cards 2` puts beside it.
+rates and times to a first token of each, and what a rank does that is killed or stops. Written to
+be carried: needs Python alone, and the binaries that `cargo xtask device-test --cards 2` puts
+beside it.
 
     python3 two_cards.py [--devices 'cuda:0|cuda:1'] [--prompts 4096,8192,32768] [--runs 20]
-        [--prompt-runs 3] [--cases one,shards2,...] [--parts device,hashes,kills,speeds]
-        [--seconds 540]
+        [--prompt-runs 3] [--chunk 2048] [--cases one,shards2,...]
+        [--parts device,hashes,kills,speeds] [--seconds 540]
 
 Ways between cards: `cards`, each other's memory; `nccl`; `memory`, the host's; `tcp`.
 """
@@ -209,7 +210,8 @@ def speeds(args, model):
             continue
         try:
             most, loading = max(args.prompts) + 512, time.time()
-            server = Server(model, layout, devices, exchange, "--context", str(most), *more)
+            server = Server(model, layout, devices, exchange, "--context", str(most), "--chunk",
+                            str(args.chunk), *more)
         except RuntimeError as error:
             say(f"{name}: {error}")
             continue
@@ -241,18 +243,24 @@ def children(pid):
     threads = os.listdir(f"/proc/{pid}/task")
     found = []
     for thread in threads:
-        with open(path.replace(f"/task/{pid}/", f"/task/{thread}/")) as file:
-            found += [int(one) for one in file.read().split()]
+        try:
+            with open(path.replace(f"/task/{pid}/", f"/task/{thread}/")) as file:
+                found += [int(one) for one in file.read().split()]
+        except FileNotFoundError:
+            pass  # A thread that has ended since.
     return found
 
 
 def kills(args, model):
-    """A rank that is killed: how long until rank 0 says so, and until the pair serves again."""
+    """A rank that is killed, or stops: how long until rank 0 says so, and until the pair serves
+    again."""
     layers = layers_of(model)
     for exchange in ["cards", "nccl", "tcp"]:
         server = Server(model, f"0:{layers}@shards2", args.devices, exchange, "--continue-s", "0",
                         "--context", str(args.prompts[-1] + 1024))
-        for phase, prompt, tokens in [("prompt", args.prompts[-1], 1), ("decode", 64, 900)]:
+        for what, phase, prompt, tokens in [("killed", "prompt", args.prompts[-1], 1),
+                                            ("killed", "decode", 64, 900),
+                                            ("stopped", "decode", 64, 900)]:
             seen, replied = threading.Event(), []
             ask = lambda: replied.append((server.ask(prompt_of(prompt, 3), tokens, seen),
                                           time.time()))
@@ -262,15 +270,17 @@ def kills(args, model):
                 seen.wait(60)
             time.sleep(0.05)
             [victim] = children(server.process.pid)
-            os.kill(victim, signal.SIGKILL)
+            os.kill(victim, signal.SIGKILL if what == "killed" else signal.SIGSTOP)
             killed = time.time()
             thread.join()
             reply, ended = replied[0]
+            if what == "stopped":
+                os.kill(victim, signal.SIGCONT)
             server.wait_ready(240)
             back = time.time() - killed
             ids, _, _, error = server.ask(prompt_of(64, 5), 4)
             took = 1e3 * (ended - killed)
-            say(f"{exchange}: killed mid-{phase}: its reply ended after {took:.0f} ms ({reply[3]}),"
+            say(f"{exchange}: {what} mid-{phase}: its reply ended after {took:.0f} ms ({reply[3]}),"
                 f" serves again after {back:.1f} s, {len(ids)} tokens {error or ''}")
         server.end()
 
@@ -282,6 +292,7 @@ def main():
     parser.add_argument("--prompts", default="4096,8192,32768")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--prompt-runs", type=int, default=3)
+    parser.add_argument("--chunk", type=int, default=2048)
     parser.add_argument("--cases", default="", help="names' beginnings, parted by commas")
     parser.add_argument("--seconds", type=int, default=540)
     parser.add_argument("--parts", default="device,hashes,kills,speeds")
