@@ -1,5 +1,6 @@
 //! A layer range of a real model on a device.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,6 +55,10 @@ pub struct Stage<B> {
     vocab: usize,
     /// Whether it is a member other than the first, which alone has logits.
     is_other: bool,
+    /// Whether it holds the model's last layer.
+    is_last: bool,
+    /// Whether it gives the rows alone that somebody needs.
+    spares: bool,
     sizes: Option<Sizes>,
     slots: Slots,
     held: Vec<bool>,
@@ -144,6 +149,8 @@ impl<B: Backend> Stage<B> {
             hidden: model.hidden(),
             vocab: if config.ends { model.vocab() } else { 0 },
             is_other: index > 0,
+            is_last: config.range.end == model.layers(),
+            spares: false,
             config,
             sizes: None,
             slots: Slots::default(),
@@ -204,6 +211,22 @@ impl<B: Backend> Stage<B> {
         self.sizes = None;
     }
 
+    /// From the next step on, gives the rows alone that go on from here, the others as zeros: of a
+    /// ring's last stage those that the plan wants, of a member other than the first none.
+    pub fn spare(&mut self) {
+        self.spares = true;
+    }
+
+    /// Whether a row of the plan goes on from here.
+    fn needs(&self, plan: &Plan) -> impl Fn(usize) -> bool + use<B> {
+        let (none, last) = (self.spares && self.is_other, self.spares && self.is_last);
+        let wanted: HashSet<usize> = match last {
+            true => plan.wanted().into_iter().collect(),
+            false => HashSet::new(),
+        };
+        move |row| !none && (!last || wanted.contains(&row))
+    }
+
     /// As [`Engine::state`].
     pub fn state(&self, id: StreamId, layer: u32) -> Option<(Vec<f32>, Vec<f32>)> {
         self.program.state(layer, self.slots.place(id)?)
@@ -251,13 +274,14 @@ impl<B: Backend> Stage<B> {
         Ok(true)
     }
 
-    /// Runs the rows `piece` of the round's map, those of skipped streams left out.
+    /// Runs the rows `piece` of the round's map, those of skipped streams left out; rows of the
+    /// plan that `needs` says come to their places of `out`.
     fn run(
         &mut self,
         effects: &Effects,
         piece: Range<usize>,
         input: Input<'_>,
-        out: &mut [f32],
+        (needs, out): (&impl Fn(usize) -> bool, &mut Out<'_>),
     ) -> Result<(), StageError> {
         let hidden = self.hidden;
         let (piece, live) = live_rows(effects, piece);
@@ -279,13 +303,18 @@ impl<B: Backend> Stage<B> {
             }
         }
         self.layers(piece)?;
-        self.scratch.resize(live.len() * hidden, 0.0);
-        self.program.store(&mut self.scratch);
-        self.program.settled()?;
-        for (&row, values) in live.iter().zip(self.scratch.chunks_exact(hidden)) {
-            out[row * hidden..(row + 1) * hidden].copy_from_slice(values);
+        let out = out.rows();
+        let runs = runs(&live, needs);
+        for run in &runs {
+            let (first, last) = (live[run.start], live[run.end - 1]);
+            self.program.store(run.start, &mut out[first * hidden..(last + 1) * hidden]);
         }
-        Ok(())
+        if runs.is_empty() {
+            // A step is done when it ends.
+            self.scratch.resize(hidden, 0.0);
+            self.program.store(live.len() - 1, &mut self.scratch);
+        }
+        Ok(self.program.settled()?)
     }
 
     fn layers(&mut self, piece: Piece) -> Result<(), StageError> {
@@ -311,7 +340,7 @@ impl<B: Backend> Stage<B> {
     /// Takes the residual over a boundary and back.
     fn cross(&mut self, rows: usize) {
         self.scratch.resize(rows * self.hidden, 0.0);
-        self.program.store(&mut self.scratch);
+        self.program.store(0, &mut self.scratch);
         let bytes = wire::rows::encode(&self.scratch);
         wire::rows::decode_into(&bytes, rows, self.hidden, &mut self.scratch)
             .expect("a row's own encoding decodes");
@@ -332,7 +361,7 @@ impl<B: Backend> Stage<B> {
             walks: vec![Walk { rows: 0..1, from: None, to: 0 }],
             records: Vec::new(),
         })?;
-        self.program.store(&mut vec![0.0; self.hidden]);
+        self.program.store(0, &mut vec![0.0; self.hidden]);
         Ok(self.program.settled()?)
     }
 }
@@ -392,14 +421,16 @@ impl<B: Backend> Engine for Stage<B> {
         self.held = effects.keeps.iter().map(|keep| self.keep(keep)).collect::<Result<_, _>>()?;
         effects.copies.iter().for_each(|copy| self.program.copy_page(copy.from, copy.to));
         self.pairs = !self.config.loop_mode && pairs::may(plan, &effects.spans);
+        let needs = self.needs(plan);
         out.clear();
-        out.resize(rows * self.hidden, 0.0);
+        let mut out = Out { values: rows * self.hidden, rows: out };
         let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a round" })?;
         // Cuts are rows of the plan: a tree has others.
         let cuts: &[u32] = if effects.origins.len() == rows { &plan.cuts } else { &[] };
         for piece in pieces(effects.origins.len(), cuts, sizes.rows_max) {
-            self.run(&effects, piece, input, out)?;
+            self.run(&effects, piece, input, (&needs, &mut out))?;
         }
+        out.rows();
         self.works()
     }
 
@@ -548,6 +579,32 @@ fn sizes(shapes: &Shapes) -> Result<Sizes, StageError> {
         slots: shapes.streams_max as usize,
         keep_bytes_max: KEEP_BYTES_MAX,
     })
+}
+
+/// A step's rows: zeros at first, which are written while the device works.
+struct Out<'a> {
+    values: usize,
+    rows: &'a mut Vec<f32>,
+}
+
+impl Out<'_> {
+    fn rows(&mut self) -> &mut [f32] {
+        self.rows.resize(self.values, 0.0);
+        self.rows
+    }
+}
+
+/// Runs of those of a piece's rows that are needed and lie one behind another in the plan too;
+/// `live` says which rows of it they are.
+fn runs(live: &[usize], needs: &impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (at, &row) in live.iter().enumerate().filter(|(_, row)| needs(**row)) {
+        match runs.last_mut() {
+            Some(run) if run.end == at && live[at - 1] + 1 == row => run.end += 1,
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
 }
 
 /// The rows of a piece of the round whose streams are not skipped, and their indices in its map.

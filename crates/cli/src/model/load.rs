@@ -97,6 +97,7 @@ impl Model {
             stage.add_draft_head_in(&self.checkpoint, self.settings.draft_head)?;
         }
         stage.set_keep_bytes_max(self.keep_bytes_max);
+        stage.spare();
         if !self.settings.prompt_pair {
             stage.set_prompt_pair(None);
         }

@@ -160,8 +160,8 @@ pub trait Program: Send {
     fn embed(&mut self, ids: &[u32]);
     /// Sets the residual from `rows * hidden` values.
     fn load(&mut self, rows: &[f32]);
-    /// Reads the first rows of the residual back.
-    fn store(&self, rows: &mut [f32]);
+    /// Reads rows of the residual back, from `first` on.
+    fn store(&self, first: usize, rows: &mut [f32]);
     /// Whether rows that were read back are to be believed: nothing of them came from a member that
     /// was lost on the way.
     fn settled(&mut self) -> Result<(), ExchangeError>;

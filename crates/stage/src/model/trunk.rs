@@ -25,8 +25,8 @@ use super::{Part, Piece, Program, Replay, Sizes};
 use crate::{Exchange, ExchangeError, Fault, StageError};
 
 /// Fewest rows of half of a piece that goes in two where devices give each other rows by
-/// themselves: on a card fewer cost more than the exchanges that they hide.
-const DIRECT_ROWS_MIN: usize = 1_024;
+/// themselves: on a card two halves of 1,024 cost more than the exchanges that they hide.
+const DIRECT_ROWS_MIN: usize = 2_048;
 
 /// A range of layers on a device.
 pub(super) struct Trunk<B: Backend> {
@@ -266,9 +266,9 @@ impl<B: Backend> Program for Trunk<B> {
         self.backend.upload(rows, &mut allocated(&mut self.work).lane.residual.x);
     }
 
-    fn store(&self, rows: &mut [f32]) {
+    fn store(&self, first: usize, rows: &mut [f32]) {
         let work = self.work.as_ref().expect("allocate comes first");
-        self.backend.download(&work.lane.residual.x, 0, rows);
+        self.backend.download(&work.lane.residual.x, first, rows);
     }
 
     fn settled(&mut self) -> Result<(), ExchangeError> {

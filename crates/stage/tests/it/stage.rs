@@ -5,9 +5,10 @@ use std::sync::Arc;
 use arith::attention::KvDtype;
 use arith::float::is_spoilt;
 use backend::scalar::Scalar;
-use baton_stage::{Engine, Input, PIECE_ROWS_MAX, Shapes, Stage, StageConfig, need_bytes};
+use baton_stage::exchange::{Local, local};
+use baton_stage::{Engine, Input, PIECE_ROWS_MAX, Shapes, Split, Stage, StageConfig, need_bytes};
 use weights::synthetic;
-use wire::plan::{Op, Plan};
+use wire::plan::{Entry, Op, Plan, Want};
 
 use crate::chain::{
     Chain, Kind, LAYERS, LONG, SHAPES, checkpoint, config, cpu, entry, hybrid, same, say, stage,
@@ -65,6 +66,67 @@ fn a_round_larger_than_a_piece_equals_small_rounds_wherever_it_is_cut() {
             same(&rows, &alone.concat(), &format!("{kind:?}, cuts {:?}", chain.cuts));
         }
     }
+}
+
+#[test]
+fn stages_that_spare_give_the_rows_that_go_on_alone() {
+    let (first, second, third) = (tokens(37, 70), tokens(38, 40), tokens(39, 5));
+    let text = [&first[..], &second, &third].concat();
+    let wants = [(1, 70, Want::Last), (2, 40, Want::None), (3, 5, Want::All)];
+    let entries =
+        wants.map(|(id, rows, want)| Entry { want, ..entry(id, Op::Open, 0, rows, 0, 0) });
+    let chain = |spares: bool| {
+        let stages = [0..1, 1..LAYERS].map(|range| {
+            let mut stage = stage(cpu(), config(range));
+            if spares {
+                stage.spare();
+            }
+            Box::new(stage) as Box<dyn Engine>
+        });
+        let mut chain = Chain::new(stages.into());
+        let rows = chain.run(entries.to_vec(), &text).unwrap();
+        (rows, chain)
+    };
+    let ((all, whole), (found, spared)) = (chain(false), chain(true));
+    same(&spared.boundaries[0], &whole.boundaries[0], "rows to the last stage");
+    let hidden = whole.hidden();
+    for (row, (found, all)) in found.chunks(hidden).zip(all.chunks(hidden)).enumerate() {
+        let is_wanted = row == 69 || row >= 110;
+        let expected = if is_wanted { all.to_vec() } else { vec![0.0; hidden] };
+        same(found, &expected, &format!("row {row}"));
+    }
+    // A round that nobody wants a row of is done all the same.
+    let entries = vec![Entry { want: Want::None, ..entry(1, Op::Continue, 70, 9, 70, 1) }];
+    let mut spared = spared;
+    let rows = spared.run(entries, &tokens(40, 9)).unwrap();
+    same(&rows, &vec![0.0; 9 * hidden], "no row");
+}
+
+#[test]
+fn of_members_that_spare_the_first_alone_gives_rows() {
+    let text = tokens(41, 20);
+    let plan = Plan { entries: vec![entry(1, Op::Open, 0, 20, 0, 0)], ..Plan::default() };
+    let run = &|exchange: Local| {
+        let (cpu, whole) = (cpu().clone(), config(0..LAYERS));
+        let mut stage =
+            Stage::open_share(cpu, tiny(), whole, Split::Shards, Box::new(exchange)).unwrap();
+        stage.spare();
+        stage.prepare(&SHAPES).unwrap();
+        let mut rows = Vec::new();
+        stage.step(&plan, Input::Tokens(&text), &mut rows).unwrap();
+        rows
+    };
+    let rows: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let members = local(2).into_iter().map(|exchange| scope.spawn(move || run(exchange)));
+        let members: Vec<_> = members.collect();
+        members.into_iter().map(|member| member.join().unwrap()).collect()
+    });
+    let mut alone = Kind::Cpu.chain(&[]);
+    let all = alone.feed(1, &text, 20);
+    let (zeros, wanted) = rows[0].split_at(19 * alone.hidden());
+    same(wanted, &all[zeros.len()..], "the first member's");
+    assert!(zeros.iter().chain(&rows[1]).all(|value| value.to_bits() == 0));
+    assert_eq!(rows[1].len(), all.len());
 }
 
 #[test]
