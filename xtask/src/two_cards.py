@@ -203,7 +203,7 @@ def speeds(args, model):
             continue
         devices = one if name == "one card" else args.devices
         # What leaves the cards takes too long for more.
-        is_short = exchange != "cards" or name in ("shards2 cards", "rows2 cards")
+        is_short = exchange != "cards" or "unpaired" in name or name.startswith("rows2")
         prompts = args.prompts[:1] if is_short else args.prompts
         if left(args) < 60:
             say(f"{name}: no time left")
