@@ -115,7 +115,7 @@ impl Device {
         let mut name = MemoryName([0; 64]);
         self.enter();
         // SAFETY: a place for a name, and memory of this card.
-        let code = unsafe { (self.driver.memory_name)(&mut name, buffer.at) };
+        let code = unsafe { (self.driver.memory_name)(&mut name, buffer.at()) };
         self.call("cuIpcGetMemHandle", code).map(|()| name.0)
     }
 

@@ -91,11 +91,12 @@ impl Side {
 
     /// Sets `count` words of a buffer, whatever waits elsewhere.
     pub(crate) fn set(&self, buffer: &Buffer, at: usize, count: usize, word: u32) {
-        assert!(at + 4 * count <= buffer.bytes, "{at} + {count} words of {} bytes", buffer.bytes);
+        let bytes = buffer.bytes();
+        assert!(at + 4 * count <= bytes, "{at} + {count} words of {bytes} bytes");
         self.device.enter();
         // SAFETY: words of the buffer.
         let code = unsafe {
-            (self.device.driver.fill_words)(buffer.at + at as u64, word, count, self.stream)
+            (self.device.driver.fill_words)(buffer.at() + at as u64, word, count, self.stream)
         };
         self.device.must("cuMemsetD32Async", code);
     }
