@@ -4,6 +4,7 @@
 mod machine;
 mod placed;
 mod report;
+mod weighed;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -72,6 +73,8 @@ struct Asked {
     runs: u32,
     baton: Option<PathBuf>,
     again: bool,
+    /// Nothing is timed.
+    memory: bool,
 }
 
 /// Runs the race; the summary is its last line.
@@ -92,7 +95,13 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
         let _ = std::fs::remove_dir_all(&folder);
     }
     std::fs::create_dir_all(&folder)?;
-    let race = Race { baton, models: steps.root().join("target/race"), folder, runs: asked.runs };
+    let race = Race {
+        baton,
+        models: steps.root().join("target/race"),
+        folder,
+        runs: asked.runs,
+        memory: asked.memory,
+    };
     let mut scenarios = Vec::new();
     // Cable by cable, so that each is laid once.
     for cable in CABLES {
@@ -111,11 +120,17 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
                 None => &*paths.insert(race.paths(&rack, &bench)?),
             };
             let scenario = race.answer(number, question, &rack, &bench, (&facts, known))?;
-            print!("{scenario}");
+            match race.memory {
+                true => print!("{}", report::memory(&scenario)),
+                false => print!("{scenario}"),
+            }
             scenarios.push(scenario);
         }
     }
-    println!("{}", report::summary(&scenarios));
+    match race.memory {
+        true => println!("{}", report::memory_summary(&scenarios)),
+        false => println!("{}", report::summary(&scenarios)),
+    }
     Ok(())
 }
 
@@ -133,6 +148,7 @@ struct Race {
     models: PathBuf,
     folder: PathBuf,
     runs: u32,
+    memory: bool,
 }
 
 impl Race {
@@ -233,9 +249,15 @@ impl Race {
         }
         let mut rows = Vec::new();
         // What a host gives a guest anew is slow memory at first: whoever comes next gets it back.
-        bench.measure(rack, &plans[0])?;
+        if !self.memory {
+            bench.measure(rack, &plans[0])?;
+        }
         for plan in &plans {
-            let (told, found): (Figures, Figures) = (predicted(plan)?, bench.measure(rack, plan)?);
+            let told = predicted(plan)?;
+            let found = match self.memory {
+                true => Figures { memory: bench.weigh(rack, plan)?, ..told.clone() },
+                false => bench.measure(rack, plan)?,
+            };
             rows.push(Row { placement: name(plan), predicted: told, measured: found });
         }
         let machines: Vec<String> = question
@@ -351,12 +373,13 @@ fn output(command: &mut Command) -> Result<Vec<u8>> {
 
 fn parse(arguments: &[String]) -> Result<Asked> {
     let all = (1..=QUESTIONS.len()).collect();
-    let mut asked = Asked { scenarios: all, runs: RUNS, baton: None, again: false };
+    let mut asked = Asked { scenarios: all, runs: RUNS, baton: None, again: false, memory: false };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().with_context(|| format!("{word} needs a value"));
         match word.as_str() {
             "--again" => asked.again = true,
+            "--memory" => asked.memory = true,
             "--runs" => {
                 let runs = value()?;
                 let number = runs.parse().ok().filter(|n| *n > 0);

@@ -46,11 +46,6 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Its process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Sends a line and reads one.
     pub fn ask(&mut self, line: &str) -> Result<String> {
         writeln!(self.asks, "{line}").and_then(|()| self.asks.flush())?;

@@ -1,10 +1,10 @@
 //! A placement that runs: its ranks on their machines, timed and weighed.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::machine::{MACHINES, Rack};
@@ -42,14 +42,41 @@ pub struct Figures {
     pub memory: Vec<f64>,
 }
 
-/// A rank that is not the first.
+/// A rank's process, for as long as it is held.
 #[derive(Debug)]
-struct Stage(Child);
+pub struct Running(pub Child);
 
-impl Drop for Stage {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// Whose layers a plan puts where.
+#[derive(Debug)]
+pub struct Placed<'a> {
+    ranks: &'a [Value],
+    /// As `--layout` takes it.
+    pub layout: &'a str,
+}
+
+impl<'a> Placed<'a> {
+    /// What `plan` says.
+    ///
+    /// # Errors
+    /// A plan in another form.
+    pub fn of(plan: &'a Value) -> Result<Self> {
+        let ranks = plan["ranks"].as_array().context("a plan has ranks")?;
+        Ok(Self { ranks, layout: plan["layout"].as_str().context("a plan has a layout")? })
+    }
+
+    /// The machine of a rank, counted around the ring.
+    ///
+    /// # Errors
+    /// One that the rack does not have.
+    pub fn at(&self, rank: usize) -> Result<usize> {
+        machine(&self.ranks[rank % self.ranks.len()])
     }
 }
 
@@ -59,28 +86,19 @@ impl Bench {
         (self.case.0 + self.case.1 + 1).max(64)
     }
 
-    /// Measures the ring of a plan's `ranks`.
+    /// Measures the ring of a plan's `ranks`, and weighs it as it serves.
     ///
     /// # Errors
     /// A ring that does not come up.
     pub fn measure(&self, rack: &Rack, plan: &Value) -> Result<Figures> {
-        let ranks = plan["ranks"].as_array().context("a plan has ranks")?;
-        let layout = plan["layout"].as_str().context("a plan has a layout")?;
-        let at = |rank: usize| machine(&ranks[rank % ranks.len()]);
-        let mut stages = Vec::new();
-        for rank in 1..ranks.len() {
-            stages.push(Stage(self.stage(rack, rank, layout, at)?));
-        }
-        let mut head = Rack::command(at(0)?, &self.baton, &self.cache);
+        let placed = Placed::of(plan)?;
+        let stages = self.stages(rack, &placed)?;
+        let mut head = Rack::command(placed.at(0)?, &self.baton, &self.cache);
         head.arg("bench").arg(&self.model).args(["--lines", "--threads", "1"]);
         head.args(["--prompt", &self.case.0.to_string(), "--decode", &self.case.1.to_string()]);
-        head.args(["--layouts", layout, "--chunk", CHUNK]);
-        if ranks.len() > 1 {
-            let (last, next) = (at(ranks.len() - 1)?, at(1)?);
-            head.args(["--listen", &Rack::listen(at(0)?, last)]);
-            head.args(["--next", rack.next(at(0)?, next)]).arg("--key").arg(&self.key);
-        }
-        let mut engine = Engine::start(layout, head)?;
+        head.args(["--layouts", placed.layout, "--chunk", CHUNK]);
+        self.join(rack, &placed, &mut head)?;
+        let mut engine = Engine::start(placed.layout, head)?;
         let (mut prompts, mut tokens) = (Vec::new(), Vec::new());
         for run in 0..=self.runs {
             let timing = engine.run(self.case.0, self.case.1, 1)?;
@@ -90,26 +108,37 @@ impl Bench {
             }
             std::thread::sleep(Duration::from_millis(30));
         }
-        let pids = std::iter::once(engine.pid()).chain(stages.iter().map(|stage| stage.0.id()));
-        let memory = pids.map(resident_bytes).collect::<Result<_>>()?;
+        drop((engine, stages));
+        let memory = self.weigh(rack, plan)?;
         Ok(Figures { decode_s: median(&tokens), prompt_s: median(&prompts), memory })
     }
 
-    fn stage(
-        &self,
-        rack: &Rack,
-        rank: usize,
-        layout: &str,
-        at: impl Fn(usize) -> Result<usize>,
-    ) -> Result<Child> {
-        let (before, own, after) = (at(rank - 1)?, at(rank)?, at(rank + 1)?);
+    /// Where rank 0 listens and connects, if it has neighbours.
+    pub fn join(&self, rack: &Rack, placed: &Placed, head: &mut Command) -> Result<()> {
+        let ranks = placed.ranks.len();
+        if ranks > 1 {
+            let (own, next, last) = (placed.at(0)?, placed.at(1)?, placed.at(ranks - 1)?);
+            head.args(["--listen", &Rack::listen(own, last)]);
+            head.args(["--next", rack.next(own, next)]).arg("--key").arg(&self.key);
+        }
+        Ok(())
+    }
+
+    /// Starts all ranks but the first.
+    pub fn stages(&self, rack: &Rack, placed: &Placed) -> Result<Vec<Running>> {
+        (1..placed.ranks.len()).map(|rank| self.stage(rack, rank, placed)).collect()
+    }
+
+    fn stage(&self, rack: &Rack, rank: usize, placed: &Placed) -> Result<Running> {
+        let (before, own, after) = (placed.at(rank - 1)?, placed.at(rank)?, placed.at(rank + 1)?);
         let mut stage = Rack::command(own, &self.baton, &self.cache);
         stage.arg("stage").arg(&self.model).args(["--rank", &rank.to_string()]);
-        stage.args(["--layout", layout, "--threads", "1", "--streams", "1"]);
+        stage.args(["--layout", placed.layout, "--threads", "1", "--streams", "1"]);
         stage.args(["--context", &self.context().to_string()]);
         stage.args(["--listen", &Rack::listen(own, before), "--next", rack.next(own, after)]);
         stage.args(["--prompt-cache-gib", "0", "--chunk", CHUNK]).arg("--key").arg(&self.key);
-        stage.stdin(Stdio::null()).spawn().with_context(|| format!("can't run {stage:?}"))
+        let child = stage.stdin(Stdio::null()).spawn();
+        Ok(Running(child.with_context(|| format!("can't run {stage:?}"))?))
     }
 }
 
@@ -137,13 +166,4 @@ pub fn predicted(plan: &Value) -> Result<Figures> {
         prompt_s: number(&told["prompt_s"])?,
         memory: memory.iter().map(all).collect::<Result<_>>()?,
     })
-}
-
-fn resident_bytes(pid: u32) -> Result<f64> {
-    let status = std::fs::read_to_string(Path::new("/proc").join(format!("{pid}/status")))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    let kib = kib.context("a process says what it holds")?;
-    ensure!(kib > 0.0, "process {pid} holds nothing");
-    Ok(kib * 1024.0)
 }

@@ -79,6 +79,36 @@ impl fmt::Display for Scenario {
     }
 }
 
+/// What each rank of a scenario was told to hold and holds, where nothing was timed.
+pub fn memory(scenario: &Scenario) -> String {
+    let mib = |bytes: &f64| format!("{:.1}", bytes / f64::from(1 << 20));
+    let mut text = format!("{}\n", scenario.name);
+    for row in &scenario.rows {
+        let all = row.predicted.memory.iter().zip(&row.measured.memory);
+        let ranks: Vec<String> = all
+            .zip(row.memory_errors())
+            .map(|((told, found), error)| {
+                format!("{} of {} MiB, {:+.1} %", mib(told), mib(found), error * 100.0)
+            })
+            .collect();
+        text += &format!("| {} | {} |\n", row.placement, ranks.join(" | "));
+    }
+    text
+}
+
+/// How far off memory is, over all ranks, where nothing was timed.
+pub fn memory_summary(scenarios: &[Scenario]) -> String {
+    let rows = || scenarios.iter().flat_map(|scenario| &scenario.rows);
+    let errors: Vec<f64> =
+        rows().flat_map(Row::memory_errors).map(|error| error.abs() * 100.0).collect();
+    format!(
+        "race-plan: {} placements weighed: memory off by {:.1} % in the median, {:.1} % at worst",
+        rows().count(),
+        median(&errors),
+        errors.iter().copied().fold(0.0, f64::max)
+    )
+}
+
 /// The figures that count, over all scenarios.
 pub fn summary(scenarios: &[Scenario]) -> String {
     let rows = || scenarios.iter().flat_map(|scenario| &scenario.rows);
