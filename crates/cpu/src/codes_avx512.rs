@@ -22,15 +22,16 @@ impl Twin {
         Self { at: unsafe { self.at.add(bytes) }, ..self }
     }
 
-    /// Asks for `bytes` of both panels, `ahead` bytes on, which need not be there.
+    /// Asks for `bytes` of both panels, `ahead` bytes on, which need not be there: into the second
+    /// cache, since first ones of 32 KiB would throw them out again before they are read.
     #[inline(always)]
     pub(crate) fn prefetch(self, bytes: usize, ahead: usize) {
         for at in (0..bytes).step_by(64) {
             let at = self.at.wrapping_add(ahead + at);
             // SAFETY: a prefetch of any address is harmless.
             unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(self.gap).cast());
+                _mm_prefetch::<_MM_HINT_T1>(at.cast());
+                _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(self.gap).cast());
             }
         }
     }
