@@ -43,6 +43,10 @@ const FULL_FLOAT: [Shape; 9] = [
     (17408, &[4]),
 ];
 
+/// Outputs that a large card shares among its multiprocessors: more than all its blocks take at
+/// once, and so few that some blocks take half of what others do.
+const WIDE: [Shape; 2] = [(2_304, &[8_480]), (512, &[4_320])];
+
 /// The MLX format that is called with every batch; the others are with a few.
 const MLX: Format = Format::Mlx(Mlx { bits: 4, group: 64, scales: Scales::Bf16 });
 
@@ -83,6 +87,12 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
     for matrices in mlx_all.chunks(9) {
         for &cols in checks.level.pick(&[384][..], &[128, 384, 5120, 17408]) {
             project(checks, cols, matrices, &few);
+        }
+    }
+    for format in [MLX, Format::Q4_0, Format::Q4K] {
+        for (cols, outputs) in WIDE {
+            let matrices: Vec<_> = outputs.iter().map(|&rows| (format, rows)).collect();
+            project(checks, cols, &matrices, &[vec![0], vec![0, 1, 2]]);
         }
     }
     fused::run(checks);
@@ -128,7 +138,8 @@ fn project<B: Backend>(
     }
     let names: Vec<_> = shapes.iter().map(|(f, n)| format!("{} [{n}, {cols}]", f)).collect();
     let mut noise = Noise::new(cols as u64 * 31 + shapes[0].1 as u64);
-    let pool = input::pool(&mut noise, checks.level.pool_rows(), cols);
+    let rows = batches.iter().flatten().max().map_or(0, |row| row + 1);
+    let pool = input::pool(&mut noise, rows, cols);
     let stored: Vec<_> =
         shapes.iter().map(|&(f, rows)| Stored::new(&mut noise, f, rows, cols)).collect();
     let arith = checks.backend.arith();
