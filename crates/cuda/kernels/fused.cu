@@ -217,7 +217,8 @@ struct DeltaFew {
 
 extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew p) {
     COME;
-    // Of each row: query, key, value; query and key by the lanes of a column; beta and decay.
+    // Of each row: query, key, value; query, times 2^90, and key by the lanes of a column; beta and
+    // decay.
     __shared__ float mixed[FEW][3 * HEAD];
     __shared__ __align__(16) float normed[FEW][2][4][OWN + 4];
     __shared__ float2 both[FEW];
@@ -250,6 +251,8 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
         taps[i] = tap ? conv.taps[j * conv.channels + channel] : 0.0f;
         seen[i] = tail ? conv.tails[at * conv.channels + channel] : 0.0f;
     }
+#pragma unroll
+    for (int i = 0; i < OWN; i++) s[i] = product_flushed(s[i], DOWN);
     WAIT;
     if (which < 3) {
         float own[FEW];
@@ -305,36 +308,34 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
             float y = __fmul_rn(x[i], root);
             if (side == 0) y = __fmul_rn(y, p.scale);
             y = bad ? SPOILT : flushed(y);
-            normed[r][side][k % 4][k / 4] = y;
+            normed[r][side][k % 4][k / 4] = side == 0 ? __fmul_rn(y, UP) : y;
             if (owner) out[(side * q.keys + kh) * HEAD + k] = y;
         }
     }
     __syncthreads();
+    float own[OWN];
+    two_by_two<OWN>(own, normed[0][1][lane]);
     for (int r = 0; r < rows; r++) {
-        float beta = both[r].x, decay = both[r].y, own[OWN], m = 0.0f;
-#pragma unroll
-        for (int i = 0; i < OWN; i += 4) {
-            float4 four = four_of(&normed[r][1][lane][i]);
-            own[i] = four.x, own[i + 1] = four.y, own[i + 2] = four.z, own[i + 3] = four.w;
-        }
+        float beta = both[r].x, decay = both[r].y, value = mixed[r][2 * HEAD + column];
+        float query[OWN], m = 0.0f, y = 0.0f;
+        two_by_two<OWN>(query, normed[r][0][lane]);
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
-            s[i] = flushed(__fmul_rn(s[i], decay));
-            m = __fmaf_rn(s[i], own[i], m);
+            s[i] = product_flushed(s[i], decay);
+            m = __fmaf_rn(s[i], __fmul_rn(own[i], UP), m);
         }
         m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 2));
         m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 1));
-        float delta = flushed(__fmul_rn(beta, __fsub_rn(mixed[r][2 * HEAD + column], m)));
-        float y = 0.0f;
+        float delta = flushed(__fmul_rn(beta, __fsub_rn(value, m)));
+        float down = __fmul_rn(delta, DOWN);
+        const float *next = normed[min(r + 1, rows - 1)][1][lane];
 #pragma unroll
-        for (int i = 0; i < OWN; i += 4) {
-            float4 four = four_of(&normed[r][0][lane][i]);
-            float part[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                s[i + j] = flushed(__fmaf_rn(own[i + j], delta, s[i + j]));
-                y = __fmaf_rn(s[i + j], part[j], y);
-            }
+        for (int i = 0; i < OWN; i += 2) {
+            s[i] = fused_flushed(own[i], down, s[i]);
+            y = __fmaf_rn(s[i], query[i], y);
+            s[i + 1] = fused_flushed(own[i + 1], down, s[i + 1]);
+            y = __fmaf_rn(s[i + 1], query[i + 1], y);
+            two_by_two<2>(own + i, next + i);
         }
         y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 2));
         y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 1));
@@ -343,7 +344,8 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
     }
     float *after = q.s + ((u64)walk.to * q.values + h) * places;
 #pragma unroll
-    for (int i = 0; i < OWN; i++) after[(4 * i + lane) * HEAD + column] = s[i];
+    for (int i = 0; i < OWN; i++)
+        after[(4 * i + lane) * HEAD + column] = __fmaf_rn(s[i], UP, 0.0f);
 }
 
 // Norms where their weights are given, RoPE of queries and keys, and the row's place in the cache:

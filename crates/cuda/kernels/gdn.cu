@@ -75,11 +75,6 @@ extern "C" __global__ void __launch_bounds__(128) l2_norm(const Unit p) {
 // Four threads a column, a strided lane of its sums each; 64 columns a block. Rows come some at a
 // time, the next ones while these are computed. Dims of the key past the shape's are zeros, which
 // add nothing.
-//
-// A state is held times 2^-90: what is to be flushed, below 2^-36, is then what the hardware flushes
-// by itself, and nothing else is rounded differently. Keys and queries, which are normed, come times
-// 2^90 where a sum takes them with the state. A zero may be below zero meanwhile: no sum, which
-// begins at +0, and no product can tell, and the state that is kept is +0 again.
 #define DELTA_THREADS 256
 #define DELTA_COLUMNS (DELTA_THREADS / 4)
 
@@ -91,21 +86,6 @@ template <int OWN> struct RowsAhead {
     float value[ROWS][DELTA_COLUMNS];
     float gates[ROWS][2];
 };
-
-#define UP __int_as_float(0x6c800000)
-#define DOWN __int_as_float(0x12800000)
-
-__device__ __forceinline__ float product_flushed(float a, float b) {
-    float y;
-    asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-    return y;
-}
-
-__device__ __forceinline__ float fused_flushed(float a, float b, float c) {
-    float y;
-    asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
-    return y;
-}
 
 __device__ __forceinline__ void bring_4(float *to, const float *from) {
     u32 at = (u32)__cvta_generic_to_shared(to);
@@ -138,17 +118,6 @@ __device__ __forceinline__ void bring_rows(const Delta &p, RowsAhead<OWN> &to, i
     if (r < to.ROWS && row + r < end)
         bring_4(&to.gates[r][side], p.gates + ((u64)(row + r) * 2 + side) * p.values + h);
     asm volatile("cp.async.commit_group;");
-}
-
-// Two at a time: what lanes read alike is then read once, which it is not four at a time.
-template <int OWN>
-__device__ __forceinline__ void two_by_two(float to[OWN], const float *from) {
-    u32 at = (u32)__cvta_generic_to_shared(from);
-#pragma unroll
-    for (int i = 0; i < OWN; i += 2)
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(to[i]), "=f"(to[i + 1])
-                     : "r"(at + 4 * i));
 }
 
 template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {

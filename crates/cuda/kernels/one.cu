@@ -142,7 +142,7 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const One &
     // Of a share of K no more than half of the groups have slices.
     const KGroups &groups = p.matrices[0].groups;
     int wide = groups.node ? WARPS / 2 : WARPS;
-    int warp = threadIdx.x / 32, set = warp / wide, group = warp % wide;
+    int warp = threadIdx.x / 32, set = warp / wide, group = group_of(warp % wide, set);
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, in_set = threadIdx.x % (wide * 32);
     const Matrix &last = p.matrices[p.count - 1];
     int slices = p.x.slices, tiles = last.tile + (last.n + 15) / 16;

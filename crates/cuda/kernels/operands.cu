@@ -97,3 +97,33 @@ struct Delta {
     int value_dim;
     int tiled;
 };
+
+// A state is held times 2^-90: what is to be flushed, below 2^-36, is then what the hardware flushes
+// by itself, and nothing else is rounded differently. Keys and queries, which are normed, come times
+// 2^90 where a sum takes them with the state. A zero may be below zero meanwhile: no sum, which
+// begins at +0, and no product can tell, and the state that is kept is +0 again.
+#define UP __int_as_float(0x6c800000)
+#define DOWN __int_as_float(0x12800000)
+
+__device__ __forceinline__ float product_flushed(float a, float b) {
+    float y;
+    asm("mul.rn.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
+__device__ __forceinline__ float fused_flushed(float a, float b, float c) {
+    float y;
+    asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+    return y;
+}
+
+// Two at a time: what lanes read alike is then read once, which it is not four at a time.
+template <int OWN>
+__device__ __forceinline__ void two_by_two(float to[OWN], const float *from) {
+    u32 at = (u32)__cvta_generic_to_shared(from);
+#pragma unroll
+    for (int i = 0; i < OWN; i += 2)
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                     : "=f"(to[i]), "=f"(to[i + 1])
+                     : "r"(at + 4 * i));
+}

@@ -23,35 +23,30 @@ template <int KIND, int LOG> struct Place {
 // tile of an odd number is taken twice.
 struct Fetch {
     const uint4 *codes, *scales, *units;
-    int apart, pair, left;
+    int apart, part, left;
+    bool whole;
 };
 
-// In `tile` of a matrix is the first pair of it.
-__device__ __forceinline__ int matrix_of(const Project &p, int pair) {
-    int i = 0;
-    while (i + 1 < p.count && pair >= p.matrices[i + 1].tile) i++;
-    return i;
-}
-
 template <int KIND, int LOG>
-__device__ __forceinline__ void fetch(const Project &p, Fetch &f, int pairs, int step, int first,
-                                      int count, uint4 *to) {
+__device__ __forceinline__ void fetch(const Project &p, Fetch &f, int step, int first, int count,
+                                      uint4 *to) {
     typedef Place<KIND, LOG> P;
     int lane = threadIdx.x % 32;
-    if (f.left == 0 && f.pair < pairs) {
-        const Matrix &m = p.matrices[matrix_of(p, f.pair)];
-        int tile = (f.pair - m.tile) * PAIR;
-        u64 slice = (u64)tile * m.slices + first;
+    if (f.left == 0 && f.part < p.parts) {
+        Part part = part_of(p, f.part);
+        const Matrix &m = p.matrices[part.matrix];
+        u64 slice = (u64)part.tile * m.slices + first;
         f.codes = (const uint4 *)m.codes + slice * P::CODES + lane;
         f.scales = (const uint4 *)m.scales + slice * P::SCALES + lane;
         f.units = (const uint4 *)m.units + slice * P::UNITS + lane;
-        f.apart = (tile + 1) * 16 < m.n ? m.slices : 0;
-        f.left = count, f.pair += step;
+        f.apart = (part.tile + 1) * 16 < m.n ? m.slices : 0, f.whole = part.whole;
+        f.left = count, f.part += step;
     }
     if (f.left > 0) {
         to += lane;
 #pragma unroll
         for (int n = 0; n < PAIR; n++, to += P::TILE) {
+            if (n > 0 && !f.whole) break;
             const uint4 *codes = f.codes + n * f.apart * P::CODES;
             const uint4 *scales = f.scales + n * f.apart * P::SCALES;
 #pragma unroll
@@ -69,20 +64,15 @@ __device__ __forceinline__ void fetch(const Project &p, Fetch &f, int pairs, int
 
 // Fills a ring with what depends on nothing that still runs.
 template <int KIND, int LOG>
-__device__ __forceinline__ void fill(const Project &p, Fetch &f, int pairs, int step, int first,
-                                     int count, uint4 *ring) {
+__device__ __forceinline__ void fill(const Project &p, Fetch &f, int step, int first, int count,
+                                     uint4 *ring) {
 #pragma unroll 1
     for (int i = 0; i < RING && count > 0; i++) {
 #if __CUDA_ARCH__ >= 900
         asm volatile("cp.async.wait_group 0;");
 #endif
-        fetch<KIND, LOG>(p, f, pairs, step, first, count, ring + i * Place<KIND, LOG>::ALL);
+        fetch<KIND, LOG>(p, f, step, first, count, ring + i * Place<KIND, LOG>::ALL);
     }
-}
-
-__device__ __forceinline__ int pairs_of(const Project &p) {
-    const Matrix &last = p.matrices[p.count - 1];
-    return last.tile + (last.n + OUTPUTS - 1) / OUTPUTS;
 }
 
 // All `wide` warps of a set are here.
@@ -90,21 +80,22 @@ __device__ __forceinline__ void set_sync(int set, int wide) {
     asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "r"(wide * 32) : "memory");
 }
 
-// The dot of a lane's own output among those of a pair of tiles, of columns that are all alike.
-__device__ __forceinline__ float own_dot(const int c[PAIR][4], int t) {
-    int dot[PAIR][2];
+// The dot of a lane's own output among those of so many tiles, of columns that are all alike.
+template <int TILES> __device__ __forceinline__ float own_dot(const int c[TILES][4], int t) {
+    int dot[TILES][2];
 #pragma unroll
-    for (int n = 0; n < PAIR; n++) {
+    for (int n = 0; n < TILES; n++) {
         dot[n][0] = c[n][0] * 256 + c[n][1];
         dot[n][1] = c[n][2] * 256 + c[n][3];
     }
-    int low = t & 1 ? dot[0][1] : dot[0][0], high = t & 1 ? dot[1][1] : dot[1][0];
+    const int LAST = TILES - 1;
+    int low = t & 1 ? dot[0][1] : dot[0][0], high = t & 1 ? dot[LAST][1] : dot[LAST][0];
     return (float)(t & 2 ? high : low);
 }
 
 // The sum of a slice's blocks, in order, for a lane's own output: g of the first tile, g + 8 of it,
-// then of the second.
-template <int KIND, int LOG>
+// then of the second; of a tile alone half of the lanes have none.
+template <int KIND, int LOG, int TILES>
 __device__ __forceinline__ float one_slice(const uint4 *from, const RowSlice<LOG> &row) {
     typedef Place<KIND, LOG> P;
     const int HALVES = LOG == 5 ? 2 : 1;
@@ -115,10 +106,10 @@ __device__ __forceinline__ float one_slice(const uint4 *from, const RowSlice<LOG
     float acc = 0.0f;
 #pragma unroll
     for (int kt = 0; kt < 4; kt++) {
-        int c[HALVES][PAIR][4];
+        int c[HALVES][TILES][4];
         uint4 q = row.q[kt * 8 + g % 2 * 4 + t];
 #pragma unroll
-        for (int n = 0; n < PAIR; n++) {
+        for (int n = 0; n < TILES; n++) {
             uint4 w = from[n * P::TILE + kt * 32 + lane];
             u32 a[4];
             nibbles(a, w.x, w.y);
@@ -142,7 +133,7 @@ __device__ __forceinline__ float one_slice(const uint4 *from, const RowSlice<LOG
             } else {
                 affine = affine_of(((const u32 *)own)[(block * 8 + g) * 2 + t % 2], KIND);
             }
-            acc = __fmaf_rn(own_dot(c[half], t), affine.x, acc);
+            acc = __fmaf_rn(own_dot<TILES>(c[half], t), affine.x, acc);
             acc = __fmaf_rn(row.sums[block], affine.y, acc);
         }
     }
@@ -157,43 +148,43 @@ template <int KIND, int LOG> __device__ __forceinline__ void one_all(const One &
     // Of a share of K no more than half of the groups have slices.
     const KGroups &groups = p.matrices[0].groups;
     int wide = groups.node ? WARPS / 2 : WARPS;
-    int warp = threadIdx.x / 32, set = warp / wide, group = warp % wide;
-    int lane = threadIdx.x % 32, in_set = threadIdx.x % (wide * 32), pairs = pairs_of(p);
+    int warp = threadIdx.x / 32, set = warp / wide, group = group_of(warp % wide, set);
+    int lane = threadIdx.x % 32, in_set = threadIdx.x % (wide * 32);
     int slices = p.x.slices;
     int first = groups.starts[group], count = groups.starts[group + 1] - first;
     int start = set * gridDim.x + blockIdx.x, step = blockDim.x / (wide * 32) * gridDim.x;
     uint4 *ring = (uint4 *)memory + warp * (RING * P::ALL);
     RowSlice<LOG> *row = (RowSlice<LOG> *)((uint4 *)memory + blockDim.x / 32 * RING * P::ALL);
-    Fetch f = {nullptr, nullptr, nullptr, 0, start, 0};
+    Fetch f = {nullptr, nullptr, nullptr, 0, start, 0, false};
     if (o.front.x) fetch_norm(o.front, (float *)(row + slices) + o.front.width);
-    fill<KIND, LOG>(p, f, pairs, step, first, count, ring);
+    fill<KIND, LOG>(p, f, step, first, count, ring);
     begin_row<LOG, RING>(o, row, count);
     row += first;
     int place = 0, side = 0, own = lane % 4 * 8 + lane / 4;
 #pragma unroll 1
-    for (int pair = start; pair < pairs; pair += step, side ^= 1) {
-        // Of a residual there is one matrix.
-        int at = pair * OUTPUTS + in_set;
-        bool adds = o.residual && in_set < OUTPUTS && at < p.matrices[0].n;
-        float before = adds ? o.residual[at] : 0.0f;
+    for (int at = start; at < p.parts; at += step, side ^= 1) {
+        Part part = part_of(p, at);
+        const Matrix &m = p.matrices[part.matrix];
+        int n = part.tile * 16 + in_set;
+        bool gives = in_set < (part.whole ? OUTPUTS : OUTPUTS / 2) && n < m.n;
+        float before = o.residual && gives ? o.residual[n] : 0.0f;
         float total = 0.0f;
 #pragma unroll 1
         for (int s = 0; s < count; s++) {
             asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1));
             __syncwarp();
-            float acc = one_slice<KIND, LOG>(ring + place * P::ALL, row[s]);
+            const uint4 *here = ring + place * P::ALL;
+            float acc = part.whole ? one_slice<KIND, LOG, 2>(here, row[s])
+                                   : one_slice<KIND, LOG, 1>(here, row[s]);
             total = __fmaf_rn(acc, row[s].d[0], total);
             __syncwarp();
-            fetch<KIND, LOG>(p, f, pairs, step, first, count, ring + place * P::ALL);
+            fetch<KIND, LOG>(p, f, step, first, count, ring + place * P::ALL);
             place = place == RING - 1 ? 0 : place + 1;
         }
         float *mine = parts + (set * 2 + side) * wide * OUTPUTS;
         mine[group * OUTPUTS + own] = total;
         set_sync(set, wide);
-        const Matrix &m = p.matrices[matrix_of(p, pair)];
-        int n = (pair - m.tile) * OUTPUTS + in_set;
-        if (in_set < OUTPUTS && n < m.n)
-            give(o, m.out, n, rooted_few(groups, mine + in_set, OUTPUTS), before);
+        if (gives) give(o, m.out, n, rooted_few(groups, mine + in_set, OUTPUTS), before);
     }
 }
 

@@ -64,7 +64,25 @@ struct Project {
     Quantised x;
     int count;
     int rows;
+    // Of kernels that take pairs of tiles: parts, and how many whole pairs come before those that are
+    // a tile each.
+    int parts;
+    int pairs;
 };
+
+// A part of a launch: a pair of tiles or one of it, and the pair's matrix.
+struct Part {
+    int pair, tile, matrix;
+    bool whole;
+};
+
+// In `tile` of a matrix is the first pair of it.
+__device__ __forceinline__ Part part_of(const Project &p, int part) {
+    bool whole = part < p.pairs;
+    int tile = whole ? 2 * part : p.pairs + part, pair = tile / 2, i = 0;
+    while (i + 1 < p.count && pair >= p.matrices[i + 1].tile) i++;
+    return {pair, tile - 2 * p.matrices[i].tile, i, whole};
+}
 
 __device__ __forceinline__ u32 shared_at(const void *at) {
     return (u32)__cvta_generic_to_shared(at);
@@ -78,4 +96,27 @@ __device__ __forceinline__ void bring_16(void *to, const void *from) {
 template <int KIND, int LOG> struct Slice {
     uint4 codes[4][32];
     uint2 scales[(KIND == KIND_K ? 4 : 256 >> LOG) * 8];
+};
+
+// The group of K of a warp of a set: those of an odd number have fewer slices than those of an even
+// one, and the warps whose turns a scheduler gives are four apart.
+__device__ __forceinline__ int group_of(int warp, int set) { return warp ^ (warp / 4 + set) % 2; }
+
+// The slices of K that a warp takes: of a group, and of its neighbour every other time, since one of
+// both may have one more.
+struct Turns {
+    const KGroups &groups;
+    int group;
+
+    __device__ __forceinline__ int first(int turn) const { return groups.starts[group ^ turn]; }
+
+    __device__ __forceinline__ int count(int turn) const {
+        return groups.starts[(group ^ turn) + 1] - first(turn);
+    }
+
+    // From the last slice of a turn to the first of the next one that has some.
+    __device__ __forceinline__ int back(int turn) const {
+        int next = turn ^ (count(turn ^ 1) > 0);
+        return first(next) - groups.starts[(group ^ turn) + 1] + 1;
+    }
 };

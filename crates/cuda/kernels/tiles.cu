@@ -20,12 +20,79 @@ struct Tiles {
 
 extern __shared__ __align__(16) u8 memory[];
 
+// Of 256 threads.
 __device__ __forceinline__ void bring(u16 *to, const u16 *from, int values) {
     u32 at = (u32)__cvta_generic_to_shared(to);
-    for (int i = threadIdx.x * 8; i < values; i += 256 * 8)
+    for (int i = threadIdx.x % 256 * 8; i < values; i += 256 * 8)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at + 2 * i),
                      "l"(from + i));
     asm volatile("cp.async.commit_group;");
+}
+
+// Queries and weights in shared memory lie four words further apart than they are long, so that
+// those that are read at once are in other banks.
+#define QUERY (DIM_MAX + 4)
+#define WEIGHTS (TILE_KEYS + 4)
+
+// A query to shared memory, by a warp.
+__device__ __forceinline__ void take_query(float *to, const float *from, int dim) {
+    int lane = threadIdx.x % 32;
+    if (dim % 4 == 0)
+        for (int d = lane * 4; d < dim; d += 128) *(float4 *)(to + d) = *(const float4 *)(from + d);
+    else
+        for (int d = lane; d < dim; d += 32) to[d] = from[d];
+}
+
+// A thread has a key and H heads of the tile, whose queries and weights lie from its own on.
+template <int H>
+__device__ __forceinline__ void dots(const u16 *k, const float *q, int dim, float scale,
+                                     float *weights) {
+    float s[H];
+#pragma unroll
+    for (int h = 0; h < H; h++) s[h] = 0.0f;
+    int d = 0;
+#pragma unroll 4
+    for (; d + 4 <= dim; d += 4) {
+        float4 four[H];
+#pragma unroll
+        for (int h = 0; h < H; h++) four[h] = *(const float4 *)(q + h * QUERY + d);
+        float x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = half_to_float(k[(d + i) * TILE_KEYS]);
+#pragma unroll
+        for (int h = 0; h < H; h++) {
+            s[h] = __fmaf_rn(four[h].x, x[0], s[h]), s[h] = __fmaf_rn(four[h].y, x[1], s[h]);
+            s[h] = __fmaf_rn(four[h].z, x[2], s[h]), s[h] = __fmaf_rn(four[h].w, x[3], s[h]);
+        }
+    }
+    for (; d < dim; d++) {
+        float x = half_to_float(k[d * TILE_KEYS]);
+#pragma unroll
+        for (int h = 0; h < H; h++) s[h] = __fmaf_rn(q[h * QUERY + d], x, s[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < H; h++) weights[h] = __fmul_rn(s[h], scale);
+}
+
+// A thread has a dim of all heads, two halves of H each.
+template <int H>
+__device__ __forceinline__ void outputs(const u16 *v, const float (*weights)[GROUP], int keys,
+                                        int dim, float *part, u64 apart, int heads) {
+    float o[2 * H];
+#pragma unroll
+    for (int h = 0; h < 2 * H; h++) o[h] = 0.0f;
+#pragma unroll 8
+    for (int i = 0; i < keys; i++) {
+        float x = half_to_float(v[i * dim]);
+        float4 w0 = *(const float4 *)&weights[i][0], w1 = *(const float4 *)&weights[i][4];
+        float w[GROUP] = {w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w};
+#pragma unroll
+        for (int h = 0; h < 2 * H; h++)
+            o[h] = __fmaf_rn(w[h], x, o[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2 * H; h++)
+        if (h < heads) part[h * apart] = flushed(o[h]);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3) attend_tile(const Tiles p) {
@@ -39,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(256, 3) attend_tile(const Tiles p) 
     if (keys <= 0) return;
     int heads = min(GROUP, group - first), head = kv * group + first;
     u16 *k = (u16 *)memory, *v = k + dim * TILE_KEYS;
-    float *q = (float *)(v + dim * TILE_KEYS);
+    float *q = (float *)memory + DIM_MAX * TILE_KEYS;
     u64 page = c.pages[c.tables[row] + tile];
     u64 start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
     bool clean = p.clean && tile < p.clean[row];
@@ -49,30 +116,24 @@ extern "C" __global__ void __launch_bounds__(256, 3) attend_tile(const Tiles p) 
     if (clean) asm volatile("cp.async.wait_group 0;");
     bring(v, (const u16 *)c.v + start, keys * dim);
     WAIT;
-    // [dim][GROUP]
-    for (int i = threadIdx.x; i < dim * GROUP; i += 256) {
-        int h = i / dim, d = i % dim;
-        q[d * GROUP + h] = h < heads ? p.q[((u64)row * p.heads + head + h) * dim + d] : 0.0f;
-    }
+    int h = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (h < heads) take_query(q + h * QUERY, p.q + ((u64)row * p.heads + head + h) * dim, dim);
     asm volatile("cp.async.wait_group 1;");
     __syncthreads();
-    int key = threadIdx.x % TILE_KEYS, pair = threadIdx.x / TILE_KEYS * 2;
-    if (pair < heads) {
-        float s0 = 0.0f, s1 = 0.0f;
-#pragma unroll 8
-        for (int d = 0; d < dim; d++) {
-            float x = half_to_float(k[d * TILE_KEYS + key]);
-            float2 both = *(const float2 *)&q[d * GROUP + pair];
-            s0 = __fmaf_rn(both.x, x, s0);
-            s1 = __fmaf_rn(both.y, x, s1);
-        }
-        weights[key][pair] = __fmul_rn(s0, p.scale);
-        weights[key][pair + 1] = __fmul_rn(s1, p.scale);
+    // Half of the heads, as many of a thread: its key's and theirs.
+    int half = (heads + 1) / 2, which = threadIdx.x / TILE_KEYS, key = threadIdx.x % TILE_KEYS;
+    if (which < 2) {
+        const float *own = q + which * half * QUERY;
+        float *to = &weights[key][which * half];
+        if (half == 1) dots<1>(k + key, own, dim, p.scale, to);
+        if (half == 2) dots<2>(k + key, own, dim, p.scale, to);
+        if (half == 3) dots<3>(k + key, own, dim, p.scale, to);
+        if (half == 4) dots<4>(k + key, own, dim, p.scale, to);
     }
     __syncthreads();
     // A warp a head.
-    int h = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float *part = p.parts + (((u64)blockIdx.z * p.heads + head + h) * p.tiles + tile) * (dim + 2);
+    u64 apart = (u64)p.tiles * (dim + 2);
+    float *part = p.parts + (((u64)blockIdx.z * p.heads + head) * p.tiles + tile) * (dim + 2);
     if (h < heads) {
         float none = __int_as_float(0xff800000);
         float a = lane < keys ? weights[lane][h] : none;
@@ -83,32 +144,21 @@ extern "C" __global__ void __launch_bounds__(256, 3) attend_tile(const Tiles p) 
         weights[lane][h] = a;
         weights[lane + 32][h] = b;
         float l = folded(__fadd_rn(a, b));
-        if (lane == 0) part[dim] = m, part[dim + 1] = l;
+        if (lane == 0) part[h * apart + dim] = m, part[h * apart + dim + 1] = l;
     }
     asm volatile("cp.async.wait_group 0;");
     __syncthreads();
-    float *parts = p.parts + ((u64)blockIdx.z * p.heads + head) * p.tiles * (dim + 2);
-    for (int d = threadIdx.x; d < dim; d += 256) {
-        float o[GROUP];
-#pragma unroll
-        for (int i = 0; i < GROUP; i++) o[i] = 0.0f;
-#pragma unroll 4
-        for (int i = 0; i < keys; i++) {
-            float x = half_to_float(v[i * dim + d]);
-            float4 w0 = *(const float4 *)&weights[i][0], w1 = *(const float4 *)&weights[i][4];
-            o[0] = __fmaf_rn(w0.x, x, o[0]), o[1] = __fmaf_rn(w0.y, x, o[1]);
-            o[2] = __fmaf_rn(w0.z, x, o[2]), o[3] = __fmaf_rn(w0.w, x, o[3]);
-            o[4] = __fmaf_rn(w1.x, x, o[4]), o[5] = __fmaf_rn(w1.y, x, o[5]);
-            o[6] = __fmaf_rn(w1.z, x, o[6]), o[7] = __fmaf_rn(w1.w, x, o[7]);
-        }
-#pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            if (i < heads) parts[((u64)i * p.tiles + tile) * (dim + 2) + d] = flushed(o[i]);
-    }
+    int d = threadIdx.x;
+    if (d >= dim) return;
+    if (half == 1) outputs<1>(v + d, weights, keys, dim, part + d, apart, heads);
+    if (half == 2) outputs<2>(v + d, weights, keys, dim, part + d, apart, heads);
+    if (half == 3) outputs<3>(v + d, weights, keys, dim, part + d, apart, heads);
+    if (half == 4) outputs<4>(v + d, weights, keys, dim, part + d, apart, heads);
 }
 
-// The same for a window of rows at successive positions of one table: a block has one tile of keys
-// and all query heads of one kv head of up to eight rows. Keys, then values, in one place.
+// The same for a window of rows at successive positions of one table: 256 threads have one tile of
+// keys and all query heads of one kv head of up to eight rows, whose queries the tiles of a block
+// share.
 
 // Rows `first ..` of the round, `count` of them, whose parts begin at part `part`.
 struct Window {
@@ -120,137 +170,206 @@ struct Window {
 struct Windows {
     Tiles tiles;
     const Window *windows;
+    // Whether values have a place of their own and weights the keys', else values have it.
+    int apart;
 };
 
-#define SPAN_WARPS 8
-
-template <int OWN> struct SpanShared {
-    // Keys [dim][key], then values [key][dim].
-    u16 tile[DIM_MAX * TILE_KEYS];
-    // Two more a row, so that dims lie in other banks.
-    float q[DIM_MAX][SPAN_WARPS * OWN + 2];
-    float weights[TILE_KEYS][SPAN_WARPS * OWN];
+// What the threads of a tile have of a window.
+struct Span {
+    int queries, group, position, tile, dim;
+    // Keys that the last row sees, and those that every row does.
+    int most, whole;
+    const u16 *keys, *values;
+    float *weights;
 };
 
-// A warp has OWN queries in a row, a lane two keys of each, then all eight warps a dim a thread.
-template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p) {
-    SpanShared<OWN> &s = *(SpanShared<OWN> *)memory;
-    const Tiles &t = p.tiles;
-    const Cache &c = t.cache;
-    Window window = p.windows[blockIdx.z];
-    int dim = c.dim, group = t.heads / c.kv_heads, tile = blockIdx.x, kv = blockIdx.y;
-    int table = c.tables[window.first], position = c.positions[window.first];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = window.count * group;
-    // Keys of this tile that the last row sees.
-    int most = min(TILE_KEYS, position + window.count - tile * TILE_KEYS);
-    if (most <= 0) return;
-    u64 page = c.pages[table + tile], start = (page * c.kv_heads + kv) * dim * TILE_KEYS;
-    if (!t.clean || tile >= t.clean[window.first]) WAIT;
-    bring(s.tile, (const u16 *)c.k + start, dim * TILE_KEYS);
-    WAIT;
+// All threads of a tile are here.
+__device__ __forceinline__ void tile_sync() {
+    asm volatile("bar.sync %0, 256;" ::"r"(threadIdx.x / 256 + 1) : "memory");
+}
+
+// Half a warp has so many queries in a row, each of its lanes four keys of each.
+template <int SOME>
+__device__ __forceinline__ void span_dots(const Span &s, const float *q, float dot[SOME][4]) {
+    int key = threadIdx.x % 16 * 4;
 #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        int at = warp * OWN + i;
-        u64 row = window.first + at / group, head = kv * group + at % group;
-        const float *q = t.q + (row * t.heads + head) * dim;
+    for (int i = 0; i < SOME * 4; i++) dot[i / 4][i % 4] = 0.0f;
+    auto add = [&](float q, const float x[4], float to[4]) {
 #pragma unroll
-        for (int d = lane; d < DIM_MAX; d += 32)
-            if (d < dim) s.q[d][at] = at < queries ? q[d] : 0.0f;
-    }
-    asm volatile("cp.async.wait_group 0;");
-    __syncthreads();
-    float dot[OWN][2];
+        for (int k = 0; k < 4; k++) to[k] = __fmaf_rn(q, x[k], to[k]);
+    };
+    auto four_keys = [&](int d, float x[4]) {
+        uint2 four = *(const uint2 *)&s.keys[d * TILE_KEYS + key];
+        x[0] = half_to_float(four.x), x[1] = half_to_float(four.x >> 16);
+        x[2] = half_to_float(four.y), x[3] = half_to_float(four.y >> 16);
+    };
+    int d = 0;
+#pragma unroll 2
+    for (; d + 4 <= s.dim; d += 4) {
+        float x[4][4];
+        float4 four[SOME];
 #pragma unroll
-    for (int i = 0; i < OWN; i++) dot[i][0] = dot[i][1] = 0.0f;
-#pragma unroll (OWN == 8 ? 4 : 8)
-    for (int d = 0; d < dim; d++) {
-        u32 both = *(const u32 *)&s.tile[d * TILE_KEYS + lane * 2];
-        float x = half_to_float(both), y = half_to_float(both >> 16);
+        for (int j = 0; j < 4; j++) four_keys(d + j, x[j]);
 #pragma unroll
-        for (int i = 0; i < OWN; i += 2) {
-            float2 q = *(const float2 *)&s.q[d][warp * OWN + i];
-            dot[i][0] = __fmaf_rn(q.x, x, dot[i][0]), dot[i][1] = __fmaf_rn(q.x, y, dot[i][1]);
-            dot[i + 1][0] = __fmaf_rn(q.y, x, dot[i + 1][0]);
-            dot[i + 1][1] = __fmaf_rn(q.y, y, dot[i + 1][1]);
+        for (int i = 0; i < SOME; i++) four[i] = *(const float4 *)(q + i * QUERY + d);
+#pragma unroll
+        for (int i = 0; i < SOME; i++) {
+            add(four[i].x, x[0], dot[i]), add(four[i].y, x[1], dot[i]);
+            add(four[i].z, x[2], dot[i]), add(four[i].w, x[3], dot[i]);
         }
     }
-    __syncthreads();
-    bring(s.tile, (const u16 *)c.v + start, most * dim);
-    int key = lane * 2;
-    float none = __int_as_float(0xff800000);
+    for (; d < s.dim; d++) {
+        float x[4];
+        four_keys(d, x);
 #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        int at = warp * OWN + i, row = at / group;
-        int keys = position + row + 1 - tile * TILE_KEYS;
-        float a = key < keys ? __fmul_rn(dot[i][0], t.scale) : none;
-        float b = key + 1 < keys ? __fmul_rn(dot[i][1], t.scale) : none;
-        float m = largest(fmaxf(a, b));
-        a = key < keys ? exp_f32(__fsub_rn(a, m)) : 0.0f;
-        b = key + 1 < keys ? exp_f32(__fsub_rn(b, m)) : 0.0f;
-        s.weights[key][at] = a, s.weights[key + 1][at] = b;
-        // The reference's lanes j and j + 1 are a lane's two keys here.
-#pragma unroll
-        for (int w = 16; w > 0; w /= 2) {
-            a = __fadd_rn(a, __shfl_xor_sync(FULL, a, w));
-            b = __fadd_rn(b, __shfl_xor_sync(FULL, b, w));
-        }
-        float l = __fadd_rn(a, b);
-        if (lane > 0 || at >= queries || keys <= 0) continue;
-        int head = kv * group + at % group;
-        u64 part = ((u64)(window.part + row) * t.heads + head) * t.tiles + tile;
-        t.parts[part * (dim + 2) + dim] = m, t.parts[part * (dim + 2) + dim + 1] = l;
+        for (int i = 0; i < SOME; i++) add(q[i * QUERY + d], x, dot[i]);
     }
-    asm volatile("cp.async.wait_group 0;");
-    __syncthreads();
-    // A thread has four dims and a quarter of the queries.
-    const int SOME = OWN * SPAN_WARPS / 4;
-    int d = threadIdx.x % 64 * 4, from = threadIdx.x / 64 * SOME;
-    if (d >= dim) return;
-    float o[SOME][4];
+}
+
+// Weights of a query from its dots, to shared memory; gives their largest dot and their sum.
+__device__ __forceinline__ float2 span_weights(const Span &s, int at, const float dot[4],
+                                               float scale) {
+    int key = threadIdx.x % 16 * 4, keys = s.position + at / s.group + 1 - s.tile * TILE_KEYS;
+    float none = __int_as_float(0xff800000), a[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) a[k] = key + k < keys ? __fmul_rn(dot[k], scale) : none;
+    float m = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3]));
+#pragma unroll
+    for (int w = 8; w > 0; w /= 2) m = fmaxf(m, __shfl_xor_sync(FULL, m, w));
+#pragma unroll
+    for (int k = 0; k < 4; k++) a[k] = key + k < keys ? exp_f32(__fsub_rn(a[k], m)) : 0.0f;
+    *(float4 *)(s.weights + at * WEIGHTS + key) = make_float4(a[0], a[1], a[2], a[3]);
+    // The reference's lanes j .. j + 3 are a lane's four keys here.
+#pragma unroll
+    for (int w = 8; w > 0; w /= 2)
+#pragma unroll
+        for (int k = 0; k < 4; k++) a[k] = __fadd_rn(a[k], __shfl_xor_sync(FULL, a[k], w));
+    return make_float2(m, __fadd_rn(__fadd_rn(a[0], a[2]), __fadd_rn(a[1], a[3])));
+}
+
+// A thread has four dims and so many queries.
+template <int SOME>
+__device__ __forceinline__ void span_outputs(const Span &s, int from, int d, float o[SOME][4]) {
 #pragma unroll
     for (int i = 0; i < SOME * 4; i++) o[i / 4][i % 4] = 0.0f;
-    auto add = [&](int i, int seeing) {
-        float x[4];
-        if (dim % 4 == 0) {
-            uint2 four = *(const uint2 *)&s.tile[i * dim + d];
+    auto four_dims = [&](int i, float x[4]) {
+        if (s.dim % 4 == 0) {
+            uint2 four = *(const uint2 *)&s.values[i * s.dim + d];
             x[0] = half_to_float(four.x), x[1] = half_to_float(four.x >> 16);
             x[2] = half_to_float(four.y), x[3] = half_to_float(four.y >> 16);
         } else {
 #pragma unroll
-            for (int j = 0; j < 4; j++) x[j] = half_to_float(s.tile[i * dim + d + j]);
-        }
-#pragma unroll
-        for (int at = 0; at < SOME; at += 4) {
-            float4 four = *(const float4 *)&s.weights[i][from + at];
-            float w[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (int q = 0; q < 4; q++) {
-                if (from + at + q < seeing) continue;
-#pragma unroll
-                for (int j = 0; j < 4; j++) o[at + q][j] = __fmaf_rn(w[q], x[j], o[at + q][j]);
-            }
+            for (int j = 0; j < 4; j++) x[j] = half_to_float(s.values[i * s.dim + d + j]);
         }
     };
+    const float *weights = s.weights + from * WEIGHTS;
+    int i = 0;
     // Keys that every row sees, then those that only later ones do, from some query on.
-    int whole = min(TILE_KEYS, max(0, position + 1 - tile * TILE_KEYS));
-#pragma unroll 4
-    for (int i = 0; i < whole; i++) add(i, from);
-    for (int i = whole; i < most; i++) add(i, (tile * TILE_KEYS + i - position) * group);
+    for (; i + 4 <= s.whole; i += 4) {
+        float x[4][4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) four_dims(i + k, x[k]);
+#pragma unroll
+        for (int q = 0; q < SOME; q++) {
+            float4 four = *(const float4 *)(weights + q * WEIGHTS + i);
+            float w[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) o[q][j] = __fmaf_rn(w[k], x[k][j], o[q][j]);
+        }
+    }
+    for (; i < s.most; i++) {
+        float x[4];
+        four_dims(i, x);
+        int seeing = (s.tile * TILE_KEYS + i - s.position) * s.group;
+#pragma unroll
+        for (int q = 0; q < SOME; q++) {
+            if (from + q < seeing) continue;
+            float w = weights[q * WEIGHTS + i];
+#pragma unroll
+            for (int j = 0; j < 4; j++) o[q][j] = __fmaf_rn(w, x[j], o[q][j]);
+        }
+    }
+}
+
+// Of 8 OWN queries.
+template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p) {
+    const int SOME = OWN / 2, QUERIES = 8 * OWN, KEYS = DIM_MAX * TILE_KEYS;
+    const Tiles &t = p.tiles;
+    const Cache &c = t.cache;
+    Window window = p.windows[blockIdx.z];
+    int at_once = blockDim.x / 256, own = threadIdx.x / 256, kv = blockIdx.y;
+    Span s;
+    s.dim = c.dim, s.group = t.heads / c.kv_heads, s.tile = blockIdx.x * at_once + own;
+    s.position = c.positions[window.first], s.queries = window.count * s.group;
+    s.most = min(TILE_KEYS, s.position + window.count - s.tile * TILE_KEYS);
+    s.whole = min(TILE_KEYS, max(0, s.position + 1 - s.tile * TILE_KEYS));
+    if (s.most + own * TILE_KEYS <= 0) return;
+    bool live = s.most > 0, clean = t.clean && s.tile < t.clean[window.first];
+    float *q = (float *)memory;
+    u16 *keys = (u16 *)(q + QUERIES * QUERY);
+    keys += own * (KEYS + (p.apart ? KEYS : 2 * QUERIES * WEIGHTS));
+    u16 *values = keys + (p.apart ? KEYS : 0);
+    s.keys = keys, s.values = values, s.weights = (float *)(keys + (p.apart ? 0 : KEYS));
+    u64 page = live ? c.pages[c.tables[window.first] + s.tile] : 0;
+    u64 start = (page * c.kv_heads + kv) * s.dim * TILE_KEYS;
+    if (!clean) WAIT;
+    if (live) bring(keys, (const u16 *)c.k + start, s.dim * TILE_KEYS);
+    if (live && p.apart) bring(values, (const u16 *)c.v + start, s.most * s.dim);
+    WAIT;
+    for (int at = threadIdx.x / 32; at < s.queries; at += blockDim.x / 32) {
+        u64 row = window.first + at / s.group, head = kv * s.group + at % s.group;
+        take_query(q + at * QUERY, t.q + (row * t.heads + head) * s.dim, s.dim);
+    }
+    if (p.apart)
+        asm volatile("cp.async.wait_group 1;");
+    else
+        asm volatile("cp.async.wait_group 0;");
+    __syncthreads();
+    if (!live) return;
+    int in = threadIdx.x % 256, first = in / 16 * SOME;
+    float dot[SOME][4];
+    span_dots<SOME>(s, q + first * QUERY, dot);
+    tile_sync();
+    if (!p.apart) bring(values, (const u16 *)c.v + start, s.most * s.dim);
 #pragma unroll
     for (int i = 0; i < SOME; i++) {
-        int at = from + i;
-        if (at >= queries) break;
-        u64 row = window.part + at / group, head = kv * group + at % group;
-        float *part = t.parts + ((row * t.heads + head) * t.tiles + tile) * (dim + 2) + d;
+        int at = first + i, row = at / s.group;
+        float2 ml = span_weights(s, at, dot[i], t.scale);
+        bool sees = s.position + row >= s.tile * TILE_KEYS;
+        if (threadIdx.x % 16 > 0 || at >= s.queries || !sees) continue;
+        u64 part = (u64)(window.part + row) * t.heads + kv * s.group + at % s.group;
+        float *to = t.parts + (part * t.tiles + s.tile) * (s.dim + 2) + s.dim;
+        to[0] = ml.x, to[1] = ml.y;
+    }
+    asm volatile("cp.async.wait_group 0;");
+    tile_sync();
+    const int MORE = 2 * OWN;
+    int d = in % 64 * 4, from = in / 64 * MORE;
+    if (d >= s.dim || from >= s.queries) return;
+    float o[MORE][4];
+    span_outputs<MORE>(s, from, d, o);
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (d + j < dim) part[j] = flushed(o[i][j]);
+    for (int i = 0; i < MORE; i++) {
+        int at = from + i;
+        if (at >= s.queries) break;
+        u64 part = (u64)(window.part + at / s.group) * t.heads + kv * s.group + at % s.group;
+        float *to = t.parts + (part * t.tiles + s.tile) * (s.dim + 2) + d, y[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) y[j] = flushed(o[i][j]);
+        if (s.dim % 4 == 0) {
+            *(float2 *)to = make_float2(y[0], y[1]), *(float2 *)(to + 2) = make_float2(y[2], y[3]);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (d + j < s.dim) to[j] = y[j];
+        }
     }
 }
 
 #define SPAN(own)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256, own < 8 ? 2 : 1)                             \
-        attend_span_##own(const Windows p) {                                                       \
+    extern "C" __global__ void __launch_bounds__(512) attend_span_##own(const Windows p) {         \
         COME;                                                                                      \
         attend_span<own>(p);                                                                       \
     }
@@ -260,7 +379,7 @@ SPAN(4)
 SPAN(6)
 SPAN(8)
 
-// Chunks whose sums are taken at once.
+// Most chunks whose sums are taken at once: as many as a block has threads for all dims.
 #define AT_ONCE 4
 
 // A block a head of a row: first the factors of every tile in its chunk, then those of the chunks,
@@ -275,7 +394,7 @@ extern "C" __global__ void __launch_bounds__(DIM_MAX *AT_ONCE) merge_tiles(const
     int row = p.rows ? p.rows[blockIdx.y] : blockIdx.y;
     int tiles = c.positions[row] / TILE_KEYS + 1, count = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
     const float *part = p.parts + ((u64)blockIdx.y * p.heads + head) * p.tiles * stride;
-    int d = threadIdx.x % DIM_MAX, which = threadIdx.x / DIM_MAX;
+    int d = threadIdx.x % DIM_MAX, which = threadIdx.x / DIM_MAX, at_once = blockDim.x / DIM_MAX;
     float x[CHUNK_TILES];
     auto load = [&](int from) {
         int first = (from + which) * CHUNK_TILES;
@@ -318,7 +437,7 @@ extern "C" __global__ void __launch_bounds__(DIM_MAX *AT_ONCE) merge_tiles(const
         all = __fdiv_rn(1.0f, l);
     }
     float total = 0.0f;
-    for (int from = 0; from < count; from += AT_ONCE) {
+    for (int from = 0; from < count; from += at_once) {
         __syncthreads();
         int chunk = from + which, first = chunk * CHUNK_TILES;
         if (chunk < count && d < dim) {
@@ -332,10 +451,10 @@ extern "C" __global__ void __launch_bounds__(DIM_MAX *AT_ONCE) merge_tiles(const
             }
             sums[which][d] = o;
         }
-        load(from + AT_ONCE);
+        load(from + at_once);
         __syncthreads();
         if (which > 0) continue;
-        for (int i = 0; i < AT_ONCE && from + i < count; i++) {
+        for (int i = 0; i < at_once && from + i < count; i++) {
             float2 f = chunks[from + i];
             float o = sums[i][d];
             total = from + i == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y));

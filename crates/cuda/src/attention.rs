@@ -102,6 +102,7 @@ struct Attend {
 struct Windows {
     tiles: Attend,
     windows: u64,
+    apart: i32,
 }
 
 #[repr(C)]
@@ -135,6 +136,8 @@ const SPAN_ROWS: usize = 64;
 const SPAN_ROWS_MIN: usize = 32;
 /// Most rows of a window, and most rows times query heads of a kv head.
 const WINDOW_ROWS: usize = 8;
+/// Threads of a tile of keys of a window.
+const SPAN_THREADS: u32 = 256;
 const WINDOW_QUERIES: usize = 64;
 
 /// A round's map on the card: for each row where its table starts and its position, then the pages
@@ -232,6 +235,12 @@ impl Map {
     fn visible_most(&self) -> usize {
         let positions = &self.words[self.rows..2 * self.rows];
         positions.iter().map(|&p| p as usize + 1).max().unwrap_or(0)
+    }
+
+    /// Rows of the largest window, 0 if there is none.
+    fn window_rows(&self) -> usize {
+        let rows = self.words[self.windows.clone()].chunks(3).map(|window| window[1] as usize);
+        rows.max().unwrap_or(0)
     }
 
     /// The address of a word.
@@ -411,19 +420,26 @@ fn few(
     let heads = query as u32;
     if by_tiles {
         let group = query / kv.heads.kv;
-        let windows = if listed { map.windows.len() / 3 } else { 0 };
-        let alone = match by_windows(device, group, windows) {
+        let alone = match by_windows(device, group, if listed { map.window_rows() } else { 0 }) {
             Some(kernel) => {
-                let params = Windows { tiles: params, windows: map.word(map.windows.start) };
-                let grid = [tiles as u32, kv.heads.kv as u32, windows as u32];
-                device.launch(kernel, grid, 256, &params);
+                let windows = map.word(map.windows.start);
+                let tiles_at_once = kernel.tiles as u32;
+                let params = Windows { tiles: params, windows, apart: kernel.apart.into() };
+                let across = (tiles as u32).div_ceil(tiles_at_once);
+                let grid = [across, kv.heads.kv as u32, map.windows.len() as u32 / 3];
+                let threads = SPAN_THREADS * tiles_at_once;
+                device.flush();
+                device.launch_with(kernel.name, grid, threads, kernel.shared, &params);
                 map.alone.len()
             }
             None => rows,
         };
         let groups = kv.heads.kv * group.div_ceil(GROUP_HEADS);
         device.launch("attend_tile", [tiles as u32, groups as u32, alone as u32], 256, &params);
-        device.launch("merge_tiles", [heads, rows as u32, 1], 1024, &params);
+        // Blocks of all threads would take turns where they are more than multiprocessors.
+        let many = heads * rows as u32 > device.multiprocessors();
+        let threads = if many { 512 } else { 1024 };
+        device.launch("merge_tiles", [heads, rows as u32, 1], threads, &params);
         return Ok(());
     }
     let (threads, rows) = (dim.next_multiple_of(32).max(TILE_KEYS) as u32, rows as u32);
@@ -434,16 +450,32 @@ fn few(
     Ok(())
 }
 
-/// The kernel of windows, if there are any and the card has room for it.
-fn by_windows(device: &Device, group: usize, windows: usize) -> Option<&'static str> {
-    let kernel = match (WINDOW_ROWS * group).div_ceil(WINDOW_QUERIES / 4) {
-        1 => "attend_span_2",
-        2 => "attend_span_4",
-        3 => "attend_span_6",
-        4 => "attend_span_8",
+/// How windows are taken.
+struct ByWindows {
+    name: &'static str,
+    /// Tiles of a block.
+    tiles: usize,
+    /// Whether keys and values lie apart.
+    apart: bool,
+    shared: u32,
+}
+
+/// The kernel of windows of up to `rows` rows, if there are any and the card has room for it.
+fn by_windows(device: &Device, group: usize, rows: usize) -> Option<ByWindows> {
+    let (own, name) = match (rows * group).div_ceil(WINDOW_QUERIES / 4) {
+        1 => (2, "attend_span_2"),
+        2 => (4, "attend_span_4"),
+        3 => (6, "attend_span_6"),
+        4 => (8, "attend_span_8"),
         _ => return None,
     };
-    (windows > 0 && device.has(kernel)).then_some(kernel)
+    let most = device.has(name).then(|| device.most_shared(name))?;
+    let keys = 2 * HEAD_DIM_MAX * TILE_KEYS;
+    let (queries, weights) = (8 * own * 4 * (HEAD_DIM_MAX + 4), 8 * own * 4 * (TILE_KEYS + 4));
+    [(2, true), (1, true), (1, false)].into_iter().find_map(|(tiles, apart)| {
+        let shared = (queries + tiles * (keys + if apart { keys } else { weights })) as u32;
+        (shared <= most).then_some(ByWindows { name, tiles, apart, shared })
+    })
 }
 
 #[cfg(test)]

@@ -20,18 +20,36 @@ impl Defect {
 }
 
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 34] = [
+pub const DEFECTS: [Defect; 39] = [
     defect(
         "another row's scale",
         "few",
-        "row_mine[j] ? d[row * TILE_ROWS] : 0.0f",
-        "row_mine[j] ? d[row * TILE_ROWS - t] : 0.0f",
+        "scale[j] = rows.d[j * of.slices * TILE_ROWS];",
+        "scale[j] = rows.d[j * of.slices * TILE_ROWS - (int)threadIdx.x % 4];",
     ),
     defect(
         "a tile of outputs taken twice",
         "few",
-        "min(ntile + n, tiles - 1)",
-        "min(ntile + n / 2, tiles - 1)",
+        "(tile + 1) * 16 < m.n ? m.slices : 0",
+        "(tile + 1) * 16 < m.n ? 0 : 0",
+    ),
+    defect(
+        "a group's slices taken as its neighbour's",
+        "few",
+        "return groups.starts[group ^ turn];",
+        "return groups.starts[group];",
+    ),
+    defect(
+        "rows that go on where they should go back",
+        "few",
+        "left > 1 ? 1 : turns.back(turn)",
+        "left > 1 ? 1 : 1",
+    ),
+    defect(
+        "a tile alone taken as another",
+        "pair",
+        "whole ? 2 * part : p.pairs + part",
+        "whole ? 2 * part : part",
     ),
     defect(
         "blocks of a slice out of order",
@@ -164,8 +182,20 @@ pub const DEFECTS: [Defect; 34] = [
     defect(
         "a window's row that sees one key more",
         "tiles",
-        "int keys = position + row + 1 - tile * TILE_KEYS;",
-        "int keys = position + row + 2 - tile * TILE_KEYS;",
+        "keys = s.position + at / s.group + 1 - s.tile * TILE_KEYS;",
+        "keys = s.position + at / s.group + 2 - s.tile * TILE_KEYS;",
+    ),
+    defect(
+        "a window's weights summed in another order",
+        "tiles",
+        "__fadd_rn(__fadd_rn(a[0], a[2]), __fadd_rn(a[1], a[3]))",
+        "__fadd_rn(__fadd_rn(a[0], a[1]), __fadd_rn(a[2], a[3]))",
+    ),
+    defect(
+        "a row's key taken for the next one's",
+        "fused",
+        "normed[min(r + 1, rows - 1)][1][lane]",
+        "normed[r][1][lane]",
     ),
     defect(
         "a residual sum that is not kept",

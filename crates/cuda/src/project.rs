@@ -19,15 +19,17 @@ const BLOCK_ROWS: usize = 64;
 /// Rows from which on a block takes many at once, and outputs and rows of its blocks.
 const MANY_ROWS: usize = 17;
 const GEMM_OUTPUTS: usize = 256;
-/// Most rows of the kernels of few, and outputs of their blocks.
+/// Most rows of the kernels of few, and threads of their blocks.
 const FEW_ROWS: usize = 8;
-const FEW_OUTPUTS: usize = 32;
+const FEW_THREADS: u32 = 256;
 const GEMM_THREADS: u32 = 512;
 const GEMM_ROWS: usize = 64;
 /// Of the kernels of one row, of blocks of 64 (kernels/one.cu) and of 32 (kernels/pair.cu): tiles
 /// of a warp, slices of its ring, most sets of warps of a block.
 const ONE: [usize; 3] = [1, 3, 3];
 const ONE_PAIR: [usize; 3] = [2, 2, 2];
+/// Widest row that every block norms by itself: a wider one is normed sooner by one for all.
+const FRONT_WIDTH_MAX: usize = 2048;
 /// Bytes of a slice of the row besides its sums.
 const ONE_SLICE_BYTES: usize = 2 * SLICE_VALUES + 16;
 /// Most shared memory of those blocks, besides what is the kernels' own.
@@ -64,6 +66,8 @@ pub(crate) struct Project {
     x: Quantised,
     count: i32,
     rows: i32,
+    parts: i32,
+    pairs: i32,
 }
 
 /// A norm in front of one row's product; none if `x` is 0.
@@ -207,7 +211,9 @@ pub(crate) fn project(
             floats.push(matrix);
         }
     }
-    if rows == 1 && floats.is_empty() && far.is_empty() && with_norm(device, &near, x, to) {
+    let front = x.width <= FRONT_WIDTH_MAX;
+    if rows == 1 && front && floats.is_empty() && far.is_empty() && with_norm(device, &near, x, to)
+    {
         return Ok(());
     }
     // Floats take the rows as they are, and their flags.
@@ -297,7 +303,23 @@ fn hot(form: Form) -> Option<[&'static str; 4]> {
 /// `tiles` tiles of its own, and how many such parts there are.
 fn operands(some: &[(Form, Packed)], x: Quantised, rows: usize, tiles: usize) -> (Project, usize) {
     let (matrices, parts) = tiled(some, tiles);
-    (Project { matrices, x, count: some.len() as i32, rows: rows as i32 }, parts)
+    let (count, own) = (some.len() as i32, parts as i32);
+    (Project { matrices, x, count, rows: rows as i32, parts: own, pairs: own }, parts)
+}
+
+/// As `operands` of pairs of tiles, for so many sets of warps at once.
+fn in_pairs(some: &[(Form, Packed)], x: Quantised, rows: usize, slots: usize) -> Project {
+    let (project, pairs) = operands(some, x, rows, 2);
+    let even = some.iter().all(|(_, m)| m.outputs().div_ceil(TILE_OUTPUTS) % 2 == 0);
+    let (parts, whole) = if even { cut(pairs, slots) } else { (pairs, pairs) };
+    Project { parts: parts as i32, pairs: whole as i32, ..project }
+}
+
+/// Parts of a launch and how many of them are whole pairs of tiles: where there are fewer pairs
+/// than places for them, some go a tile each.
+fn cut(pairs: usize, slots: usize) -> (usize, usize) {
+    let whole = if pairs < slots { (2 * pairs).saturating_sub(slots) } else { pairs };
+    (2 * pairs - whole, whole)
 }
 
 /// Some matrices of a launch, each with its first part of `tiles` tiles, and how many parts they
@@ -372,10 +394,14 @@ fn one_launch(
     // A row before its norm, and the norm's weights.
     let row = x.slices as usize * (ONE_SLICE_BYTES + 4 * blocks) + 8 * front.width as usize;
     let sets = ((device.most_shared(name) as usize).saturating_sub(row) / ring).min(most);
-    let (project, parts) = operands(some, x, 1, tiles);
+    let all = device.multiprocessors();
+    let project = match tiles {
+        1 => operands(some, x, 1, 1).0,
+        _ => in_pairs(some, x, 1, sets * all as usize),
+    };
     (sets > 0).then(|| OneLaunch {
         name,
-        grid: device.multiprocessors().min(parts as u32),
+        grid: all.min(project.parts as u32),
         threads: (sets * warps * 32) as u32,
         shared: (sets * ring + row) as u32,
         params: One { project, front: *front, residual: 0 },
@@ -392,7 +418,9 @@ fn launch(device: &Device, form: Form, some: &[(Form, Packed)], x: Quantised, ro
             }
         }
         (Some([_, few, ..]), 2..=FEW_ROWS) if device.has(few) => {
-            return device.launch(few, [across(some, FEW_OUTPUTS), 1, 1], 256, &params);
+            let (params, pairs) = operands(some, x, rows, 2);
+            let blocks = (2 * device.multiprocessors()).min(pairs as u32);
+            return device.launch(few, [blocks, 1, 1], FEW_THREADS, &params);
         }
         (Some([.., many, _]), MANY_ROWS..) if device.has(many) => {
             let blocks = across(some, GEMM_OUTPUTS) * rows.div_ceil(GEMM_ROWS) as u32;
@@ -417,9 +445,18 @@ mod tests {
         let x = Quantised { q: 0, d: 0, sums: 0, spoilt: 0, slices: 1, rows_max: 64 };
         let mut matrices = [Packed::default(); MATRICES_MAX];
         matrices.iter_mut().zip(outs).for_each(|(matrix, out)| matrix.out = *out);
-        let project = Project { matrices, x, count: outs.len() as i32, rows: 1 };
+        let count = outs.len() as i32;
+        let project = Project { matrices, x, count, rows: 1, parts: 1, pairs: 1 };
         let params = One { project, front, residual: 0 };
         OneLaunch { name: "one_nibbles_k_32", grid: 1, threads: 256, shared: 0, params }
+    }
+
+    #[test]
+    fn few_pairs_are_cut_so_that_no_place_is_empty() {
+        assert_eq!(cut(160, 264), (264, 56));
+        assert_eq!(cut(32, 264), (64, 0));
+        assert_eq!(cut(264, 264), (264, 264));
+        assert_eq!(cut(515, 264), (515, 515));
     }
 
     #[test]
