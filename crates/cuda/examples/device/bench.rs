@@ -67,9 +67,9 @@ pub fn run(
         limits.float / 1e12
     );
     let sizes = || SIZES.iter().filter(|size| ["all", size.name].contains(&wanted));
-    for size in sizes().filter(|_| ["all", "decode"].contains(&part)) {
+    for size in sizes().filter(|_| ["all", "decode", "steps"].contains(&part)) {
         for format in [MLX, Format::Q4K] {
-            decode(cuda, *size, format, limits)?;
+            decode(cuda, *size, format, limits, part != "steps")?;
         }
     }
     for size in sizes().filter(|_| ["all", "prompt"].contains(&part)) {
@@ -112,6 +112,7 @@ fn decode(
     size: Size,
     format: Format,
     limits: Limits,
+    in_parts: bool,
 ) -> Result<(), BackendError> {
     let pages = (32_768 + 64) / 64;
     let mut model = Model::new(cuda, size, format, size.layers, pages)?;
@@ -126,16 +127,22 @@ fn decode(
     for (before, rows) in [(4_000, 1), (4_000, 8), (32_000, 1)] {
         let mut round = model.round(before, rows)?;
         let whole = replayed(cuda, || model.run(&mut round, Part::All, true));
-        let each = [Part::Linears, Part::Attention, Part::Delta, Part::Others]
-            .map(|part| replayed(cuda, || model.run(&mut round, part, true)).median());
         if rows == 1 && before == 4_000 {
             one = whole.median();
         }
+        let (share, times) = (100.0 * floor / whole.median(), whole.median() / one);
+        if !in_parts {
+            println!(
+                "  decode of {rows} at {before}: {whole}, {share:.1} % of the copy rate, {times:.2} x \
+                 one row"
+            );
+            continue;
+        }
+        let each = [Part::Linears, Part::Attention, Part::Delta, Part::Others]
+            .map(|part| replayed(cuda, || model.run(&mut round, part, true)).median());
         println!(
-            "  decode of {rows} at {before}: {whole}, {:.1} % of the copy rate, {:.2} x one row; \
-             alone: linears {:.3}, attention {:.3}, gdn {:.3}, others {:.3} ms",
-            100.0 * floor / whole.median(),
-            whole.median() / one,
+            "  decode of {rows} at {before}: {whole}, {share:.1} % of the copy rate, {times:.2} x one \
+             row; alone: linears {:.3}, attention {:.3}, gdn {:.3}, others {:.3} ms",
             each[0] * 1e3,
             each[1] * 1e3,
             each[2] * 1e3,
@@ -143,6 +150,22 @@ fn decode(
         );
         let [direct, again] = [false, true].map(|on| stepped(cuda, &mut model, &mut round, on));
         println!("    op by op: {direct} launched as they come, {again} replayed");
+    }
+    Ok(())
+}
+
+/// Four layers, a step of `rows` rows after 4,000 others, once as it comes and then replayed, for
+/// tools that look on.
+///
+/// # Errors
+/// A card without room.
+pub fn layers(cuda: &Arc<Cuda>, size: &str, format: &str, rows: usize) -> Result<(), BackendError> {
+    let format = if format == "mlx" { MLX } else { Format::Q4K };
+    for size in SIZES.iter().filter(|own| own.name == size) {
+        let mut model = Model::new(cuda, *size, format, 4, 64)?;
+        let mut round = model.round(4_000, rows)?;
+        let times = replayed(cuda, || model.run(&mut round, Part::All, false));
+        println!("{} {format}, four layers, {rows} rows: {times}", size.name);
     }
     Ok(())
 }

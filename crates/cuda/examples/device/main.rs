@@ -1,9 +1,10 @@
 //! Tests and measures a card: `device conformance [quick|full] [2]`, the arithmetic's number last,
 //! `device plain`, `device unified`, `device defects`, `device failure`, `device replay`, of two
 //! cards `device meet` and `device shares memory|nccl`, and `device bench TFLOPS [SIZE
-//! [decode|prompt]]`, with the rate of a bf16 matrix product of the vendor's library. Built by
-//! `cargo xtask device-test`, carried to a machine with a card and run there. With `BATON_KERNELS`
-//! the kernels are a folder's.
+//! [decode|steps|prompt [2]]]`, with the rate of a bf16 matrix product of the vendor's library;
+//! `device layers SIZE mlx|q4_k ROWS` shows a profiler four layers. Built by `cargo xtask
+//! device-test`, carried to a machine with a card and run there. With `BATON_KERNELS` the kernels
+//! are a folder's.
 
 mod bench;
 mod meet;
@@ -35,13 +36,16 @@ fn main() -> ExitCode {
         ["replay"] => open().map(|cuda| bench::replay(&Arc::new(cuda)).unwrap_or(false)),
         ["meet"] => meet::run(&open_at),
         ["shares", by] => meet::shares(&open_at, by),
-        ["bench", rate] => measure(rate, "all", "all"),
-        ["bench", rate, size] => measure(rate, size, "all"),
-        ["bench", rate, size, part] => measure(rate, size, part),
+        ["layers", size, format, rows] => layers(size, format, rows),
+        ["bench", rate] => measure(rate, "all", "all", Arith::One),
+        ["bench", rate, size] => measure(rate, size, "all", Arith::One),
+        ["bench", rate, size, part] => measure(rate, size, part, Arith::One),
+        ["bench", rate, size, part, "2"] => measure(rate, size, part, Arith::Two),
         _ => {
             eprintln!(
                 "device conformance [quick|full [2]] | plain | unified | defects | failure | replay | \
-                 meet | shares memory|nccl | bench TFLOPS [SIZE [PART]]"
+                 meet | shares memory|nccl | layers SIZE FORMAT ROWS | \
+                 bench TFLOPS [SIZE [PART [2]]]"
             );
             return ExitCode::FAILURE;
         }
@@ -69,13 +73,22 @@ fn open_at(ordinal: u32) -> Result<Cuda, CudaError> {
     }
 }
 
-fn measure(matrix_tflops: &str, size: &str, part: &str) -> Result<bool, CudaError> {
-    let cuda = Arc::new(open()?);
+fn measure(rate: &str, size: &str, part: &str, arith: Arith) -> Result<bool, CudaError> {
+    let cuda = Arc::new(open()?.in_arith(arith));
     println!("{}", cuda.device());
-    let Ok(rate) = matrix_tflops.parse() else { return Ok(false) };
+    let Ok(rate) = rate.parse() else { return Ok(false) };
     let done = bench::run(&cuda, rate, size, part);
     if let Err(error) = &done {
         eprintln!("bench: {error}");
+    }
+    Ok(done.is_ok())
+}
+
+fn layers(size: &str, format: &str, rows: &str) -> Result<bool, CudaError> {
+    let (cuda, Ok(rows)) = (Arc::new(open()?), rows.parse()) else { return Ok(false) };
+    let done = bench::layers(&cuda, size, format, rows);
+    if let Err(error) = &done {
+        eprintln!("layers: {error}");
     }
     Ok(done.is_ok())
 }
