@@ -215,3 +215,41 @@ fn serve<J: Join>(
 ) -> Result<Option<Driver>> {
     Ok(model.leader(seat, join, driver)?.run(engine))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::time::Duration;
+
+    use arith::base::Epoch;
+    use ring::link::LinkError;
+
+    use super::*;
+    use crate::probe::links::door;
+
+    fn links() -> Arc<Transport> {
+        let listen = vec!["127.0.0.1:0".parse().unwrap()];
+        Arc::new(door(listen, None, Encryption::On).unwrap())
+    }
+
+    fn is_over(links: &Transport) -> bool {
+        let joined = links.join(Some(Epoch(1)), Duration::from_millis(50));
+        matches!(joined, Err(LinkError::Closed))
+    }
+
+    #[test]
+    fn links_of_a_newer_plan_outlive_a_late_word_of_the_one_before() {
+        let (way, links, late) = (Way::default(), [(); 2].map(|()| links()), links());
+        way.set(2, Some(links[0].clone()));
+        way.cut(2);
+        assert!(!is_over(&links[0]) && way.plan() == 2);
+        way.cut(3);
+        assert!(is_over(&links[0]));
+        way.set(2, Some(late.clone()));
+        assert!(is_over(&late), "its plan was over before it had links");
+        way.set(3, Some(links[1].clone()));
+        assert!(!is_over(&links[1]));
+        way.end();
+        assert!(is_over(&links[1]));
+    }
+}

@@ -208,12 +208,11 @@ impl Head {
                 self.begin((from, to), now, actions);
             }
         }
-        let since = match is_settled {
-            true => None,
-            false => Some(self.links.unsettled.unwrap_or(now)),
-        };
-        self.links.unsettled = since;
-        since.is_none_or(|since| now.saturating_sub(since) >= LINKS_WAIT)
+        // Waits count only while something can be done about them.
+        let unsettled = !is_settled && may;
+        self.links.unsettled = unsettled.then(|| self.links.unsettled.unwrap_or(now));
+        let waited = self.links.unsettled.map(|since| now.saturating_sub(since));
+        is_settled || waited.is_some_and(|waited| waited >= LINKS_WAIT)
     }
 
     /// Whether a machine times no layers now.

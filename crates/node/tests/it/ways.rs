@@ -1,7 +1,7 @@
 //! Ways between machines: measured before a plan counts on them, once, side by side, and never
 //! while requests run.
 
-use node::head::{self, LINK_PAUSE, LINK_TIMEOUT, Link};
+use node::head::{self, LINK_PAUSE, LINK_TIMEOUT, LINKS_WAIT, Link};
 
 use crate::world::{Fault, World};
 
@@ -56,11 +56,16 @@ fn a_node_that_joins_while_requests_run_is_measured_once_they_are_done() {
     assert_eq!(world.bosses[0].moves.len(), 1);
     assert_eq!(measured(&world).0, all(2));
     world.fault(Fault::Busy(true));
-    world.run(60);
+    // Longer than a plan waits for ways that could be measured.
+    world.run(LINKS_WAIT.as_secs() + 60);
     assert_eq!(world.bosses[0].head.usable(), [0, 1, 2]);
     assert_eq!(measured(&world).0, all(2), "requests run");
     world.fault(Fault::Busy(false));
-    world.run(15);
+    let until = world.now + LINK_PAUSE;
+    while world.bosses[0].plans == 1 {
+        world.step();
+        assert!(world.now < until, "no plan");
+    }
     assert_eq!(measured(&world).0, all(3));
     assert_eq!(world.bosses[0].moves.len(), 2);
     assert_eq!(world.bosses[0].moves[1].line, "[0, 1, 2]");
