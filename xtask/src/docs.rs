@@ -7,8 +7,14 @@ use anyhow::Result;
 use crate::step::{self, Steps};
 
 /// Those that CI has time for.
-const QUICK: [&str; 4] =
-    ["docs/formats.md", "docs/operations.md", "docs/security.md", "docs/troubleshooting.md"];
+const QUICK: [&str; 6] = [
+    "docs/formats.md",
+    "docs/nodes.md",
+    "docs/operations.md",
+    "docs/plan.md",
+    "docs/security.md",
+    "docs/troubleshooting.md",
+];
 
 /// Loopback with the addresses of two machines, as documents name them.
 const NETWORK: &str = "ip link set lo up && ip addr add 10.0.0.1/32 dev lo && \

@@ -54,11 +54,13 @@ def blocks(text):
 
 
 def commands(lines):
-    """Lines joined where they go on: after a backslash, and inside quotes."""
-    whole, found = "", []
+    """Lines joined where they go on: after a backslash, inside quotes, up to a `<<'END'`'s end."""
+    whole, found, end = "", [], None
     for line in lines:
         whole += line + "\n"
-        if line.endswith("\\") or whole.count("'") % 2:
+        begun = re.search(r"<<'(\w+)'$", line)
+        end = begun.group(1) if begun else None if line == end else end
+        if end or line.endswith("\\") or whole.count("'") % 2 or whole.count('"') % 2:
             continue
         if whole.strip() and not whole.lstrip().startswith("#"):
             found.append(whole.strip())
