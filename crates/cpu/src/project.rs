@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 use arith::base::{Arith, SLICE_VALUES};
 
@@ -28,6 +30,10 @@ const GEMV_ROWS: usize = 8;
 /// The same where AVX-512 unpacks them: more rows are needed to pay for what is written and read.
 #[cfg(target_arch = "x86_64")]
 const GEMV_ROWS_AVX512: usize = 16;
+/// The same where 512 bits are taken in two halves: codes cost as many instructions, dots twice the
+/// time, so that unpacking them pays earlier (measured at 8 and 16 rows).
+#[cfg(target_arch = "x86_64")]
+const GEMV_ROWS_HALVES: usize = 10;
 /// Panels of a job of more rows than that, which share their broadcasts.
 pub(crate) const GEMM_PANELS: usize = 2;
 /// Rows of such a job.
@@ -65,10 +71,12 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(level: Level, linear: &Linear, rows: usize) -> Self {
-        let few = match level {
+    fn of(how: (Level, Arith), linear: &Linear, rows: usize) -> Self {
+        let few = match how {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => GEMV_ROWS_AVX512,
+            (Level::Avx512, Arith::One) if takes_halves() => GEMV_ROWS_HALVES,
+            #[cfg(target_arch = "x86_64")]
+            (Level::Avx512, _) => GEMV_ROWS_AVX512,
             _ => GEMV_ROWS,
         };
         match () {
@@ -79,6 +87,18 @@ impl Kind {
     }
 }
 
+/// Whether this CPU takes 512 bits in two halves, as AMD's family 19h (Zen 4) does.
+#[cfg(target_arch = "x86_64")]
+fn takes_halves() -> bool {
+    use std::arch::x86_64::__cpuid;
+    static HALVES: OnceLock<bool> = OnceLock::new();
+    *HALVES.get_or_init(|| {
+        let (vendor, version) = (__cpuid(0), __cpuid(1).eax);
+        let family = (version >> 8 & 0xf) + (version >> 20 & 0xff);
+        vendor.ebx.to_le_bytes() == *b"Auth" && family == 0x19
+    })
+}
+
 /// Whether kernels of arith 2 take the rows' integers with a bias.
 fn multiplies_biased(level: Level, linear: &Linear, rows: usize) -> bool {
     let wide = match level {
@@ -86,7 +106,7 @@ fn multiplies_biased(level: Level, linear: &Linear, rows: usize) -> bool {
         Level::Avx512 => true,
         _ => false,
     };
-    wide && Kind::of(level, linear, rows) == Kind::Gemm && !linear.layout().offsets
+    wide && Kind::of((level, Arith::Two), linear, rows) == Kind::Gemm && !linear.layout().offsets
 }
 
 /// Where a kernel writes: rows of a matrix's outputs.
@@ -132,7 +152,7 @@ fn cut(how: (Level, Arith), linear: &Linear, rows: usize) -> Cut {
         (Level::Avx512, _) => (gemv_avx512::PANELS, unpacked_avx512::PANELS),
         _ => (1, GEMM_PANELS),
     };
-    let (panels, job_rows) = match Kind::of(how.0, linear, rows) {
+    let (panels, job_rows) = match Kind::of(how, linear, rows) {
         Kind::Floats => (FLOAT_PANELS, JOB_ROWS),
         Kind::Gemv => {
             let panels = JOB_MACS.div_ceil(linear.cols * LANES * rows);
@@ -360,7 +380,7 @@ unsafe fn compute(
     rows: Range<usize>,
     out: &Outputs<'_>,
 ) {
-    let kind = Kind::of(how.0, linear, rows.len());
+    let kind = Kind::of(how, linear, rows.len());
     let kernel = match (how, kind) {
         ((Level::Scalar, _), Kind::Floats) => project_scalar::project_f32_floats_scalar,
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
