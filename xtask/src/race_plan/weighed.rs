@@ -11,6 +11,8 @@ use super::placed::{Bench, CHUNK, Placed, Running};
 
 /// Seconds that a placement may take until it serves.
 const READY_MAX_S: u32 = 60;
+/// Seconds that its reply may take.
+const REPLY_MAX_S: u32 = 60;
 /// Where rank 0 serves, on its own machine.
 const PORT: u16 = 8_080;
 
@@ -41,11 +43,12 @@ impl Bench {
         let mut curl = Rack::command(machine, Path::new("curl"), &self.cache);
         curl.args(["--silent", "--show-error", "--fail-with-body", "--retry-all-errors"]);
         curl.args(["--retry", &READY_MAX_S.to_string(), "--retry-delay", "1"]);
-        curl.args(["--json", &body.to_string()]);
+        curl.args(["--max-time", &REPLY_MAX_S.to_string(), "--json", &body.to_string()]);
         curl.arg(format!("http://127.0.0.1:{PORT}/v1/completions"));
         let ran = curl.stdin(Stdio::null()).output().context("curl")?;
-        let said = String::from_utf8_lossy(&ran.stdout);
-        ensure!(ran.status.success() && said.contains("completion_tokens"), "no reply: {said}");
+        let said = [&ran.stdout, &ran.stderr].map(|out| String::from_utf8_lossy(out));
+        let replied = ran.status.success() && said[0].contains("completion_tokens");
+        ensure!(replied, "no reply of rank 0: {}{}", said[0], said[1].trim());
         Ok(())
     }
 }
