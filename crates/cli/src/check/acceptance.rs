@@ -32,12 +32,15 @@ pub fn tiny() -> PathBuf {
 /// The prompts of one kind, rendered and tokenized.
 pub fn prompts(text: &Text, kind: &str) -> Vec<Vec<u32>> {
     let all: serde_json::Value = serde_json::from_slice(&std::fs::read(PROMPTS).unwrap()).unwrap();
-    let prompt = |words: &serde_json::Value| {
-        let messages = [serde_json::json!({"role": "user", "content": words})];
-        let rendered = text.render(&messages, true, &serde_json::Map::new()).unwrap();
-        text.encode(&rendered).unwrap()
-    };
-    all[kind].as_array().unwrap().iter().map(prompt).collect()
+    let words = all[kind].as_array().unwrap().iter().map(|words| words.as_str().unwrap());
+    words.map(|words| rendered(text, words)).collect()
+}
+
+/// A user's words as a prompt's tokens.
+pub fn rendered(text: &Text, words: &str) -> Vec<u32> {
+    let messages = [serde_json::json!({"role": "user", "content": words})];
+    let rendered = text.render(&messages, true, &serde_json::Map::new()).unwrap();
+    text.encode(&rendered).unwrap()
 }
 
 /// One stream on one stage, a row after the other.
