@@ -50,11 +50,10 @@ fn understand(frame: &Frame) {
         Kind::Control => drop(wire::control::Message::decode(payload)),
         Kind::Plan => drop(wire::plan::Plan::decode(payload)),
         Kind::Rows => {
-            assert!(payload.len() <= ROWS_BYTES_MAX, "past the receiver's buffer");
-            let rows = frame.rows as usize;
-            let width = payload.len() / rows / 4;
-            let values = wire::rows::decode(payload, rows, width);
-            assert_eq!(values.is_ok(), 4 * rows * width == payload.len());
+            assert!(frame.payload_bytes() <= ROWS_BYTES_MAX, "past the receiver's buffer");
+            let (rows, width) = (frame.rows as usize, frame.values.len() / frame.rows as usize);
+            assert!(frame.clone().into_rows(rows, width).is_ok());
+            assert!(frame.clone().into_rows(rows, width + 1).is_err());
         }
         Kind::Stop => drop(wire::stop::Stop::decode(payload)),
         Kind::Beat => drop(wire::beat::Beat::decode(payload)),

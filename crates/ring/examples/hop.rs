@@ -109,7 +109,7 @@ fn linked(
         let links = first.join(Some(Epoch(1)), DEADLINE)?;
         links.set_rows_bytes_max(bytes);
         receive(&links)?;
-        let mut frame = Frame::rows(Round(1), 1, vec![1; bytes]);
+        let mut frame = Frame::rows(Round(1), 1, vec![1.0; bytes.div_ceil(4)]);
         for _ in 0..trips {
             let start = Instant::now();
             links.outbound.send(frame)?;

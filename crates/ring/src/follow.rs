@@ -93,11 +93,12 @@ impl<J: Join> Follower<J> {
                     continue;
                 }
                 Want::Compute(Action::Stage { plan, rows: Rows::Values(rows), round }) => {
-                    let (mut values, since) = (Vec::new(), Instant::now());
+                    let (mut values, since) = (links.room(), Instant::now());
                     engine
                         .step(&plan, Input::Rows(&rows), &mut values)
                         .map_err(|error| RingError::Stage { rank, error })?;
                     links.computed(since.elapsed());
+                    links.give_back(rows);
                     spans.round(round, &plan, since.elapsed(), |_| None);
                     let actions = core.computed(values, engine.held().to_vec())?;
                     perform(actions, core, links, engine)?;
@@ -129,6 +130,7 @@ fn perform(
     for action in actions {
         match action {
             Action::Send(frame) => links.outbound.queue(frame)?,
+            Action::Free(rows) => links.give_back(rows),
             Action::Skip(stream) => engine.skip(stream),
             Action::Stop(origin, reason) => links.stop(origin, &reason),
             Action::Close => links.outbound.close(),

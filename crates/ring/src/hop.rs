@@ -31,31 +31,31 @@ impl Hop {
     }
 }
 
-/// The frames of a hop: the plan (its encoded bytes go on as they came) and the hop's rows.
+/// The frames of a hop: the plan (its encoded bytes go on as they came) and the hop's rows, where
+/// they lie among all the plan's `rows`. Where none go on, the room of `rows` is given back.
 pub fn frames(
     round: Round,
     plan: &Plan,
     payload: Vec<u8>,
     hop: Hop,
-    rows: &[f32],
+    mut rows: Vec<f32>,
     hidden: usize,
-) -> Vec<Frame> {
+) -> (Vec<Frame>, Option<Vec<f32>>) {
     let mut frames = vec![Frame::plan(round, payload)];
-    let payload = match hop {
-        Hop::Onward => wire::rows::encode(rows),
-        Hop::Back => {
-            let mut wanted = Vec::with_capacity(hop.rows(plan) * hidden);
-            for row in plan.wanted() {
-                wanted.extend_from_slice(&rows[row * hidden..(row + 1) * hidden]);
-            }
-            wire::rows::encode(&wanted)
+    if hop == Hop::Back {
+        let wanted = plan.wanted();
+        // They ascend, so that none is written over before it is moved.
+        for (at, row) in wanted.iter().enumerate() {
+            rows.copy_within(row * hidden..(row + 1) * hidden, at * hidden);
         }
-    };
-    if !payload.is_empty() {
-        let count = u32::try_from(hop.rows(plan)).expect("a hop carries no more than its plan");
-        frames.push(Frame::rows(round, count, payload));
+        rows.truncate(wanted.len() * hidden);
     }
-    frames
+    if rows.is_empty() {
+        return (frames, (rows.capacity() > 0).then_some(rows));
+    }
+    let count = u32::try_from(hop.rows(plan)).expect("a hop carries no more than its plan");
+    frames.push(Frame::rows(round, count, rows));
+    (frames, None)
 }
 
 /// Sends [`frames`].
@@ -68,11 +68,11 @@ pub fn send(
     plan: &Plan,
     payload: Vec<u8>,
     hop: Hop,
-    rows: &[f32],
+    rows: Vec<f32>,
     hidden: usize,
 ) -> Result<(), LinkError> {
-    let mut frames = frames(round, plan, payload, hop, rows, hidden).into_iter();
-    frames.try_for_each(|frame| outbound.send(frame))
+    let (frames, _) = frames(round, plan, payload, hop, rows, hidden);
+    frames.into_iter().try_for_each(|frame| outbound.send(frame))
 }
 
 /// Checks that a frame is the one that is due.

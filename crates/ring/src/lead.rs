@@ -276,6 +276,7 @@ impl<J: Join> Desk<'_, J> {
         let mut values = Vec::new();
         let done = match work {
             Action::Stage { plan, rows: Rows::Tokens(tokens), .. } => {
+                values = self.links().room();
                 self.engine.step(plan, Input::Tokens(tokens), &mut values)
             }
             Action::Head { rows, best, .. } => self.engine.best_logits(rows, best, &mut values),
@@ -330,6 +331,7 @@ impl<J: Join> Desk<'_, J> {
     fn act(&mut self, action: Action) -> Result<(), RingError> {
         match action {
             Action::Send(frame) => self.links().outbound.queue(frame)?,
+            Action::Free(rows) => self.links().give_back(rows),
             Action::Skip(stream) => self.engine.skip(stream),
             Action::Tell(id, event) => self.tell(id, event),
             Action::Answer(id, verdict) => {

@@ -20,6 +20,7 @@ pub(crate) mod live;
 pub(crate) mod queue;
 pub mod relay;
 pub(crate) mod rhythm;
+pub mod spare;
 
 pub use error::LinkError;
 
@@ -84,6 +85,21 @@ impl Neighbours {
         match &self.outbound.0.port {
             Port::Tcp(live, _) => live.set_rows_bytes_max(rows_bytes_max),
             Port::Memory(end) => end.set_rows_bytes_max(rows_bytes_max),
+        }
+    }
+
+    /// Room for rows, of what was given back.
+    pub(crate) fn room(&self) -> Vec<f32> {
+        match &self.outbound.0.port {
+            Port::Tcp(live, _) => live.spare.take(),
+            Port::Memory(_) => Vec::new(),
+        }
+    }
+
+    /// Gives rows back that are needed no more.
+    pub(crate) fn give_back(&self, rows: Vec<f32>) {
+        if let Port::Tcp(live, _) = &self.outbound.0.port {
+            live.spare.give(rows);
         }
     }
 

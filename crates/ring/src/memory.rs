@@ -107,8 +107,8 @@ impl End {
     fn deliver(&self, to: Rank, frame: Frame) -> Result<(), LinkError> {
         let seat = self.ring.seat(to);
         let max = seat.rows_bytes_max.load(Ordering::Acquire);
-        if frame.kind == Kind::Rows && frame.payload.len() > max {
-            let found = frame.payload.len();
+        if frame.kind == Kind::Rows && frame.payload_bytes() > max {
+            let found = frame.payload_bytes();
             let fault = Fault::new("frame.rows_bytes", format!("at most {max}"), found);
             self.close();
             return Err(WireError::TooLarge(fault).at(self.rank).into());

@@ -108,6 +108,8 @@ pub enum Rows {
 pub enum Action {
     /// Hands a frame to the link to the rank after.
     Send(Frame),
+    /// Gives back the room of rows that go nowhere.
+    Free(Vec<f32>),
     /// Tells the device that a stream's rows need no computing any more.
     Skip(StreamId),
     /// Gives the device a round.

@@ -489,7 +489,7 @@ impl World {
                     self.patience.cancel(id);
                 }
                 Action::State(state) => self.publishes(state),
-                Action::Proven(_) => {}
+                Action::Proven(_) | Action::Free(_) => {}
                 Action::Hold { reason, progressed } => {
                     let carried: Carried = self.nodes[0].lead().carried();
                     self.hold(carried, &reason, progressed);

@@ -294,13 +294,19 @@ impl<B: Backend> Stage<B> {
                 let ids: Vec<u32> = live.iter().map(|&row| ids[row]).collect();
                 self.program.embed(&ids);
             }
-            Input::Rows(rows) => {
-                self.scratch.clear();
-                for &row in &live {
-                    self.scratch.extend_from_slice(&rows[row * hidden..(row + 1) * hidden]);
+            Input::Rows(rows) => match runs(&live, &|_| true).as_slice() {
+                [_] => {
+                    let end = live[0] + live.len();
+                    self.program.load(&rows[live[0] * hidden..end * hidden]);
                 }
-                self.program.load(&self.scratch);
-            }
+                _ => {
+                    self.scratch.clear();
+                    for &row in &live {
+                        self.scratch.extend_from_slice(&rows[row * hidden..(row + 1) * hidden]);
+                    }
+                    self.program.load(&self.scratch);
+                }
+            },
         }
         self.layers(piece)?;
         let out = out.rows();

@@ -9,6 +9,7 @@ use crate::error::{Fault, WireError};
 use crate::limit::{
     CONTROL_BYTES_MAX, HEADER_BYTES, PART_BYTES_MAX, PLAN_BYTES_MAX, REASON_BYTES_MAX, VERSION,
 };
+use crate::rows;
 use crate::stop::Stop;
 use crate::tally::{TALLY_BYTES, Tally};
 
@@ -18,6 +19,8 @@ pub use crate::reader::Reader;
 const MAGIC: u32 = u32::from_le_bytes(*b"BATF");
 /// Flag bit 0: more parts of this rows frame follow.
 const MORE: u32 = 1;
+/// Bytes of a row's value.
+const VALUE_BYTES: usize = size_of::<f32>();
 
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,52 +163,90 @@ impl Header {
 }
 
 /// A whole frame; a rows frame's parts are joined.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Frame {
-    /// What the payload is.
+    /// What it carries.
     pub kind: Kind,
     /// The round of a plan or of rows; else 0.
     pub round: Round,
     /// Rows of this hop, for rows; else 0.
     pub rows: u32,
-    /// The message.
+    /// The message, unless it is rows.
     pub payload: Vec<u8>,
+    /// The rows' values, for rows.
+    pub values: Vec<f32>,
 }
 
+/// Values are equal where their bits are.
+impl PartialEq for Frame {
+    fn eq(&self, other: &Self) -> bool {
+        let head = |frame: &Self| (frame.kind, frame.round, frame.rows, frame.values.len());
+        let mut pairs = self.values.iter().zip(&other.values);
+        head(self) == head(other)
+            && self.payload == other.payload
+            && pairs.all(|(own, its)| own.to_bits() == its.to_bits())
+    }
+}
+
+impl Eq for Frame {}
+
 impl Frame {
+    fn message(kind: Kind, payload: Vec<u8>) -> Self {
+        Self { kind, round: Round(0), rows: 0, payload, values: Vec::new() }
+    }
+
     /// A control message's frame ([`crate::control::Message::encode`]).
     pub fn control(payload: Vec<u8>) -> Self {
-        Self { kind: Kind::Control, round: Round(0), rows: 0, payload }
+        Self::message(Kind::Control, payload)
     }
 
     /// A plan's frame ([`crate::plan::Plan::encode`]).
     pub fn plan(round: Round, payload: Vec<u8>) -> Self {
-        Self { kind: Kind::Plan, round, rows: 0, payload }
+        Self { round, ..Self::message(Kind::Plan, payload) }
     }
 
-    /// A rows frame ([`crate::rows::encode`]); a hop of 0 rows sends none.
-    pub fn rows(round: Round, rows: u32, payload: Vec<u8>) -> Self {
-        Self { kind: Kind::Rows, round, rows, payload }
+    /// A rows frame of `rows` rows of as many values each; a hop of 0 rows sends none.
+    pub fn rows(round: Round, rows: u32, values: Vec<f32>) -> Self {
+        Self { kind: Kind::Rows, round, rows, payload: Vec::new(), values }
     }
 
     /// A stop's frame.
     pub fn stop(stop: &Stop) -> Self {
-        Self { kind: Kind::Stop, round: Round(0), rows: 0, payload: stop.encode() }
+        Self::message(Kind::Stop, stop.encode())
     }
 
     /// A beat's frame.
     pub fn beat(beat: &Beat) -> Self {
-        Self { kind: Kind::Beat, round: Round(0), rows: 0, payload: beat.encode().into() }
+        Self::message(Kind::Beat, beat.encode().into())
     }
 
     /// A cancel's frame.
     pub fn cancel(cancel: &Cancel) -> Self {
-        Self { kind: Kind::Cancel, round: Round(0), rows: 0, payload: cancel.encode().into() }
+        Self::message(Kind::Cancel, cancel.encode().into())
     }
 
     /// A tally's frame.
     pub fn tally(tally: &Tally) -> Self {
-        Self { kind: Kind::Tally, round: Round(0), rows: 0, payload: tally.encode().into() }
+        Self::message(Kind::Tally, tally.encode().into())
+    }
+
+    /// Bytes of what it carries, its parts together.
+    pub fn payload_bytes(&self) -> usize {
+        match self.kind {
+            Kind::Rows => VALUE_BYTES * self.values.len(),
+            _ => self.payload.len(),
+        }
+    }
+
+    /// The values of `rows` rows of `width` each.
+    ///
+    /// # Errors
+    /// `OtherRows` where there are more or fewer.
+    pub fn into_rows(self, rows: usize, width: usize) -> Result<Vec<f32>, WireError> {
+        if rows.checked_mul(width) == Some(self.values.len()) {
+            return Ok(self.values);
+        }
+        Err(rows::other(rows, width, self.payload_bytes()))
     }
 }
 
@@ -229,8 +270,11 @@ impl Part<'_> {
 #[derive(Clone, Debug)]
 pub struct Writer {
     frame: Frame,
+    /// Bytes that were given.
     at: usize,
     done: bool,
+    /// Of rows, the part that was given last.
+    part: Vec<u8>,
 }
 
 impl Writer {
@@ -239,7 +283,7 @@ impl Writer {
     /// # Errors
     /// Those that the reader at the other end would raise ([`Header::check`]).
     pub fn new(frame: Frame) -> Result<Self, WireError> {
-        let writer = Self { frame, at: 0, done: false };
+        let writer = Self { frame, at: 0, done: false, part: Vec::new() };
         writer.header().check()?;
         Ok(writer)
     }
@@ -253,7 +297,21 @@ impl Writer {
         let start = self.at;
         self.at += header.payload_bytes as usize;
         self.done = !header.more;
-        Some(Part { header: header.encode(), payload: &self.frame.payload[start..self.at] })
+        let payload = match self.frame.kind {
+            Kind::Rows => {
+                // A part ends with a value.
+                let values = start / VALUE_BYTES..self.at / VALUE_BYTES;
+                rows::encode_into(&self.frame.values[values], &mut self.part);
+                &self.part
+            }
+            _ => &self.frame.payload[start..self.at],
+        };
+        Some(Part { header: header.encode(), payload })
+    }
+
+    /// The frame, to be used again.
+    pub fn into_frame(self) -> Frame {
+        self.frame
     }
 
     /// What is being written.
@@ -263,7 +321,7 @@ impl Writer {
 
     /// All parts that are left, in one buffer.
     pub fn into_bytes(mut self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER_BYTES + self.frame.payload.len());
+        let mut out = Vec::with_capacity(HEADER_BYTES + self.frame.payload_bytes());
         while let Some(part) = self.next_part() {
             out.extend(part.header);
             out.extend(part.payload);
@@ -272,7 +330,7 @@ impl Writer {
     }
 
     fn header(&self) -> Header {
-        let left = self.frame.payload.len() - self.at;
+        let left = self.frame.payload_bytes() - self.at;
         let is_rows = self.frame.kind == Kind::Rows;
         let bytes = if is_rows { left.min(PART_BYTES_MAX) } else { left };
         Header {

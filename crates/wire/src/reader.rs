@@ -1,8 +1,11 @@
 //! Bytes of a link into frames, a piece at a time.
 
+use arith::base::Round;
+
 use crate::error::{Fault, WireError};
 use crate::frame::{Frame, Header, Kind};
 use crate::limit::HEADER_BYTES;
+use crate::rows::Gather;
 
 /// Rebuilds frames from a stream of bytes and joins the parts of rows.
 ///
@@ -20,9 +23,19 @@ pub struct Reader {
     /// Payload bytes of `current` that are still to come.
     missing: usize,
     /// The rows frame whose parts are coming.
-    rows: Option<Frame>,
+    rows: Option<Coming>,
     rows_bytes_max: usize,
+    /// Where the values of the next rows may lie.
+    room: Vec<f32>,
     broken: Option<WireError>,
+}
+
+/// Rows on their way.
+#[derive(Debug)]
+struct Coming {
+    round: Round,
+    rows: u32,
+    gather: Gather,
 }
 
 impl Reader {
@@ -34,6 +47,17 @@ impl Reader {
     /// The receiver's buffer: most bytes of one rows frame, its parts together.
     pub fn set_rows_bytes_max(&mut self, rows_bytes_max: usize) {
         self.rows_bytes_max = rows_bytes_max;
+    }
+
+    /// Gives room for the values of the next rows that come in parts; what is in it is lost.
+    /// Without it their room is taken as they come.
+    pub fn set_room(&mut self, room: Vec<f32>) {
+        self.room = room;
+    }
+
+    /// Whether there is such room.
+    pub fn has_room(&self) -> bool {
+        self.room.capacity() > 0
     }
 
     /// Takes the next bytes; complete frames are appended to `frames`.
@@ -95,7 +119,10 @@ impl Reader {
             }
             let count = bytes.len().min(self.missing);
             let (now, later) = bytes.split_at(count);
-            self.buffer().extend_from_slice(now);
+            match (&self.current, &mut self.rows) {
+                (Some(Header { kind: Kind::Rows, .. }), Some(coming)) => coming.gather.push(now),
+                _ => self.payload.extend_from_slice(now),
+            }
             self.missing -= count;
             bytes = later;
             if self.missing > 0 {
@@ -112,27 +139,28 @@ impl Reader {
         // `Header::check` has bounded it by a constant.
         let bytes = header.payload_bytes as usize;
         if header.kind == Kind::Rows {
-            let frame = self.rows.get_or_insert(Frame {
-                kind: Kind::Rows,
-                round: header.round,
-                rows: header.rows,
-                payload: Vec::new(),
+            let room = &mut self.room;
+            let coming = self.rows.get_or_insert_with(|| {
+                let room = if header.more { std::mem::take(room) } else { Vec::new() };
+                let gather = Gather::new(room);
+                Coming { round: header.round, rows: header.rows, gather }
             });
-            if (frame.round, frame.rows) != (header.round, header.rows) {
-                let expected = format!("round {} of {} rows", frame.round, frame.rows);
+            if (coming.round, coming.rows) != (header.round, header.rows) {
+                let expected = format!("round {} of {} rows", coming.round, coming.rows);
                 let found = format!("round {} of {} rows", header.round, header.rows);
                 return Err(WireError::OutOfTurn(Fault::new("frame.round", expected, found)));
             }
-            let total = frame.payload.len() + bytes;
+            let total = coming.gather.bytes() + bytes;
             if total > self.rows_bytes_max {
                 let expected = format!("at most {}", self.rows_bytes_max);
                 return Err(WireError::TooLarge(Fault::new("frame.rows_bytes", expected, total)));
             }
-            if frame.payload.capacity() < total {
+            let values = &mut coming.gather.values;
+            if 4 * values.capacity() < total {
                 // Doubling, but never past the receiver's buffer.
                 let room = (2 * total).min(self.rows_bytes_max);
                 let room = if header.more { room } else { total };
-                frame.payload.reserve_exact(room - frame.payload.len());
+                values.reserve_exact(room.div_ceil(4) - values.len());
             }
         } else {
             if let Some(rows) = self.rows.as_ref().filter(|_| !header.kind.overtakes()) {
@@ -147,13 +175,6 @@ impl Reader {
         Ok(())
     }
 
-    fn buffer(&mut self) -> &mut Vec<u8> {
-        match (&self.current, &mut self.rows) {
-            (Some(Header { kind: Kind::Rows, .. }), Some(frame)) => &mut frame.payload,
-            _ => &mut self.payload,
-        }
-    }
-
     /// The frame that `current` completes, if it does.
     fn end(&mut self) -> Result<Option<Frame>, WireError> {
         let Some(header) = self.current.take() else {
@@ -162,19 +183,19 @@ impl Reader {
         if header.kind != Kind::Rows {
             let payload = std::mem::take(&mut self.payload);
             let Header { kind, round, rows, .. } = header;
-            return Ok(Some(Frame { kind, round, rows, payload }));
+            return Ok(Some(Frame { kind, round, rows, payload, values: Vec::new() }));
         }
         if header.more {
             return Ok(None);
         }
-        let frame = self.rows.take();
-        if let Some(frame) = &frame
-            && frame.payload.len() % frame.rows as usize != 0
-        {
-            let expected = format!("{} equal rows", frame.rows);
-            let found = format!("{} bytes", frame.payload.len());
+        let Some(Coming { round, rows, gather }) = self.rows.take() else {
+            return Ok(None);
+        };
+        let bytes = gather.bytes();
+        if bytes % 4 != 0 || gather.values.len() % rows as usize != 0 {
+            let (expected, found) = (format!("{rows} equal rows of f32"), format!("{bytes} bytes"));
             return Err(WireError::OtherRows(Fault::new("frame.rows", expected, found)));
         }
-        Ok(frame)
+        Ok(Some(Frame::rows(round, rows, gather.values)))
     }
 }

@@ -16,6 +16,7 @@ use wire::tally::Tally;
 use super::bell::Bell;
 use super::queue::{Full, Queue};
 use super::relay::Place;
+use super::spare::Spare;
 use super::{INBOUND_FRAMES_MAX, Inbound, LinkError, Waker};
 use crate::inbox::Post;
 use crate::tally::resident_bytes;
@@ -35,6 +36,7 @@ pub(crate) enum Phase {
 pub(crate) struct Live {
     pub(crate) place: Place,
     pub(crate) queue: Queue,
+    pub(crate) spare: Spare,
     pub(crate) inbox: Post,
     send_timeout: Duration,
     phase: watch::Sender<Phase>,
@@ -61,6 +63,7 @@ impl Live {
         let live = Self {
             place,
             queue: Queue::default(),
+            spare: Spare::default(),
             inbox: Post::new(items, bell),
             send_timeout,
             phase: watch::Sender::new(Phase::Open),
@@ -90,7 +93,7 @@ impl Live {
 
     /// Queues a frame for whoever writes next.
     pub(crate) fn queue(&self, frame: Frame) -> Result<(), LinkError> {
-        let bytes = frame.payload.len();
+        let bytes = frame.payload_bytes();
         let writer = Writer::new(frame)?;
         self.queue.push(writer, bytes, self.send_timeout).map_err(|full| match full {
             Full::Closed => self.failure().unwrap_or(LinkError::Closed),

@@ -80,7 +80,7 @@ impl Follow {
                 }
             }
             Event::Frame(frame) => self.frame(frame)?,
-            Event::Computed { values, held } => self.computed(&values, &held, &mut actions)?,
+            Event::Computed { values, held } => self.computed(values, &held, &mut actions)?,
             Event::Look | Event::Drafted(_) => {}
         }
         if self.at_work.is_none()
@@ -96,7 +96,7 @@ impl Follow {
     fn frame(&mut self, frame: Frame) -> Result<(), RingError> {
         if let Some(mut item) = self.half.take() {
             hop::expect(&frame, Kind::Rows, item.round)?;
-            let rows = wire::rows::decode(&frame.payload, item.plan.rows(), self.terms.hidden);
+            let rows = frame.into_rows(item.plan.rows(), self.terms.hidden);
             item.rows = rows.map_err(|error| RingError::Wire { from: self.before(), error })?;
             return self.whole(item);
         }
@@ -126,7 +126,7 @@ impl Follow {
 
     fn computed(
         &mut self,
-        values: &[f32],
+        values: Vec<f32>,
         held: &[bool],
         actions: &mut Vec<Action>,
     ) -> Result<(), RingError> {
@@ -139,9 +139,9 @@ impl Follow {
         }
         self.done = item.round.0;
         let hop = Hop::of(self.terms.rank.0, self.terms.world);
-        let frames =
+        let (frames, room) =
             hop::frames(item.round, &item.plan, item.payload, hop, values, self.terms.hidden);
-        actions.extend(frames.into_iter().map(Action::Send));
+        actions.extend(frames.into_iter().map(Action::Send).chain(room.map(Action::Free)));
         Ok(())
     }
 

@@ -177,10 +177,10 @@ impl Lead {
     pub fn step(&mut self, now: Now, event: Event) -> Stepped {
         let mut actions = Vec::new();
         match event {
-            Event::Frame(frame) => self.frame(now, &frame)?,
+            Event::Frame(frame) => self.frame(now, frame)?,
             Event::Computed { values, held } => {
                 match std::mem::replace(&mut self.device, Device::Idle) {
-                    Device::Stage(since) => self.sent(now, since, &values, &held, &mut actions)?,
+                    Device::Stage(since) => self.sent(now, since, values, &held, &mut actions)?,
                     Device::Head => self.finish(now, values, &mut actions),
                     other => panic!("the device was given {other:?}"),
                 }
@@ -198,7 +198,7 @@ impl Lead {
     }
 
     /// Takes a frame that came back.
-    fn frame(&mut self, now: Now, frame: &Frame) -> Result<(), RingError> {
+    fn frame(&mut self, now: Now, frame: Frame) -> Result<(), RingError> {
         if frame.kind == Kind::Cancel {
             return Ok(());
         }
@@ -219,10 +219,10 @@ impl Lead {
         let number = flight.round.number;
         let wanted = flight.round.plan.wanted().len();
         if flight.back == Back::Plan {
-            hop::expect(frame, Kind::Rows, number)?;
-            flight.back = Back::Rows(wire::rows::decode(&frame.payload, wanted, self.ring.hidden)?);
+            hop::expect(&frame, Kind::Rows, number)?;
+            flight.back = Back::Rows(frame.into_rows(wanted, self.ring.hidden)?);
         } else {
-            hop::expect(frame, Kind::Plan, number)?;
+            hop::expect(&frame, Kind::Plan, number)?;
             let echo = Plan::decode(&frame.payload)?;
             if !echo.echoes(&flight.round.plan) {
                 return Err(RingError::OutOfTurn {
@@ -329,7 +329,7 @@ impl Lead {
         &mut self,
         now: Now,
         since: Now,
-        values: &[f32],
+        values: Vec<f32>,
         held: &[bool],
         actions: &mut Vec<Action>,
     ) -> Result<(), RingError> {
@@ -341,8 +341,8 @@ impl Lead {
         let payload = flight.round.plan.encode()?;
         let (plan, number) = (&flight.round.plan, flight.round.number);
         let hop = Hop::of(0, self.ring.world);
-        let frames = hop::frames(number, plan, payload, hop, values, self.ring.hidden);
-        actions.extend(frames.into_iter().map(Action::Send));
+        let (frames, room) = hop::frames(number, plan, payload, hop, values, self.ring.hidden);
+        actions.extend(frames.into_iter().map(Action::Send).chain(room.map(Action::Free)));
         (flight.sent, flight.is_alone) = (Some(now), is_alone);
         if plan.rows() > 0 {
             self.timing.own(plan.rows(), now.saturating_sub(since));

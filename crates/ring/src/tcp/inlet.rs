@@ -203,6 +203,9 @@ fn take_in(
 ) -> Result<(), LinkError> {
     cut.check(body).map_err(|error| session(from, error))?;
     frames.set_rows_bytes_max(live.rows_bytes_max());
+    if !frames.has_room() {
+        frames.set_room(live.spare.take());
+    }
     let mut whole = Vec::new();
     frames.push(body, &mut whole).map_err(|error| LinkError::Wire(error.at(from)))?;
     for frame in whole {

@@ -170,7 +170,10 @@ impl Sending {
             } else if let Some(frame) = &mut self.frame {
                 match frame.next_part() {
                     Some(part) => self.sealer.seal(&part.header, part.payload, &mut self.out),
-                    None => self.frame = None,
+                    None => {
+                        let sent = self.frame.take().map(frame::Writer::into_frame);
+                        sent.into_iter().for_each(|sent| live.spare.give(sent.values));
+                    }
                 }
             } else {
                 self.frame = live.queue.pop();

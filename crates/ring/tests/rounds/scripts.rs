@@ -72,7 +72,8 @@ fn drive(
         engine.step(plan, Input::Tokens(tokens), &mut out).map_err(|e| format!("rank 0: {e}"))?;
         let payload = plan.encode().map_err(|e| e.to_string())?;
         let back = Hop::of(0, layout.world());
-        hop::send(&links.outbound, number, plan, payload, back, &out, 8).unwrap();
+        hop::send(&links.outbound, number, plan, payload, back, std::mem::take(&mut out), 8)
+            .unwrap();
         let mut rows = Vec::new();
         for kind in [Kind::Plan, Kind::Rows] {
             if kind == Kind::Rows && plan.wanted().is_empty() {
@@ -80,10 +81,11 @@ fn drive(
             }
             let frame = frame(links)?;
             assert_eq!(frame.kind, kind);
-            rows = frame.payload;
+            rows = frame.values;
         }
         let wanted = plan.wanted().len();
-        returned.push(wire::rows::decode(&rows, wanted, 8).unwrap_or_default());
+        assert_eq!(rows.len(), wanted * 8);
+        returned.push(rows);
     }
     Ok(returned)
 }

@@ -209,6 +209,7 @@ impl Net {
                         inbox.push_back(frame);
                     }
                 }
+                Action::Free(_) => {}
                 Action::Skip(stream) => self.nodes[rank as usize].fake.skip(stream),
                 Action::Tell(RequestId(id), event) => self.tell(id, event)?,
                 work => {

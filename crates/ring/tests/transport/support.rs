@@ -83,8 +83,9 @@ pub fn control(text: &str) -> Frame {
 }
 
 pub fn rows(round: u64, bytes: usize) -> Frame {
-    let payload = (0..bytes).map(|i| (i * 31 % 251) as u8).collect();
-    Frame::rows(Round(round), 1, payload)
+    assert!(bytes.is_multiple_of(4), "whole values");
+    let value = |i: usize| f32::from_bits((i as u32).wrapping_mul(0x9e37_79b9));
+    Frame::rows(Round(round), 1, (0..bytes / 4).map(value).collect())
 }
 
 pub fn next(links: &Neighbours) -> Inbound {

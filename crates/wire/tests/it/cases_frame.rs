@@ -34,7 +34,7 @@ pub fn tally() -> Tally {
 }
 
 pub fn rows_frame(round: u64) -> Frame {
-    Frame::rows(Round(round), 2, rows::encode(&[1.0, -2.5, f32::NAN, 0.0, -0.0, f32::INFINITY]))
+    Frame::rows(Round(round), 2, vec![1.0, -2.5, f32::NAN, 0.0, -0.0, f32::INFINITY])
 }
 
 fn frames() -> Vec<Case> {
@@ -102,20 +102,25 @@ fn bad_headers() -> Vec<Case> {
     cases.list
 }
 
+/// A part of two rows.
+fn part(more: bool, payload: &[u8]) -> Vec<u8> {
+    let payload_bytes = payload.len() as u64;
+    let header = Header { kind: Kind::Rows, round: Round(9), rows: 2, more, payload_bytes };
+    [&header.encode()[..], payload].concat()
+}
+
 /// A rows frame in two parts, and the same with `between` after the first.
 pub fn two_parts(between: &[u8]) -> Vec<u8> {
-    let part = |more, values: &[f32]| {
-        let payload = rows::encode(values);
-        let header = Header {
-            kind: Kind::Rows,
-            round: Round(9),
-            rows: 2,
-            more,
-            payload_bytes: payload.len() as u64,
-        };
-        [&header.encode()[..], &payload].concat()
-    };
-    [&part(true, &[1.0, 2.0])[..], between, &part(false, &[3.0, 4.0])].concat()
+    let [first, second] = [[1.0, 2.0], [3.0, 4.0]].map(|values| rows::encode(&values));
+    [&part(true, &first)[..], between, &part(false, &second)].concat()
+}
+
+/// Two rows whose parts end within a value; the first `bytes` of them.
+pub fn cut_values(bytes: usize) -> Vec<u8> {
+    let payload = rows::encode(&[1.0, 2.0, 3.0, f32::NAN]);
+    let (first, second) = payload[..bytes].split_at(6);
+    let (second, third) = second.split_at(1);
+    [part(true, first), part(true, second), part(false, third)].concat()
 }
 
 fn parts() -> Vec<Case> {
@@ -123,6 +128,7 @@ fn parts() -> Vec<Case> {
     cases.good("two", "two rows in two parts", two_parts(&[]));
     let beat = written(Frame::beat(&beat()));
     cases.good("beat_between", "a beat between the parts", two_parts(&beat));
+    cases.good("cut_values", "parts that end within a value", cut_values(16));
     cases.list
 }
 
@@ -136,7 +142,9 @@ fn bad_turns() -> Vec<Case> {
     cases.bad("other_round", "OutOfTurn", "part 2 is round 8's", poke(&two_parts(&[]), 48, &[8]));
     cases.bad("other_rows", "OutOfTurn", "part 2 is of 4 rows", poke(&two_parts(&[]), 56, &[4]));
     cases.bad("one_part", "Truncated", "the second part never comes", first);
-    let large = Frame::rows(Round(1), 1, vec![0; crate::kind::ROWS_BYTES_MAX + 4]);
+    cases.bad("half_values", "OtherRows", "two rows of a value and a half", cut_values(12));
+    cases.bad("part_of_value", "OtherRows", "14 bytes are no values", cut_values(14));
+    let large = Frame::rows(Round(1), 1, vec![0.0; crate::kind::ROWS_BYTES_MAX / 4 + 1]);
     let head = written(large)[..32].to_vec();
     cases.bad("past_buffer", "TooLarge", "past the receiver's 4096 bytes", head);
     cases.list

@@ -16,7 +16,6 @@ use wire::hello::{Answer, Encryption, Hello, Refusal, RefusalCode, Role};
 use wire::limit::MEASURE_BYTES_MAX;
 use wire::measure::Measure;
 use wire::plan::{Entry, Keep, KeepOp, Mode, Op, Plan, ROOT, Want};
-use wire::rows;
 use wire::stop::Stop;
 use wire::tally::Tally;
 
@@ -242,7 +241,7 @@ pub fn frame() -> impl Strategy<Value = Frame> {
             .prop_map(|(round, plan)| { Frame::plan(Round(round), plan.encode().unwrap()) }),
         (1u64.., 1usize..5, 1usize..9).prop_map(|(round, count, width)| {
             let values = vec![1.5; count * width];
-            Frame::rows(Round(round), count as u32, rows::encode(&values))
+            Frame::rows(Round(round), count as u32, values)
         }),
         stop().prop_map(|stop| Frame::stop(&stop)),
         beat().prop_map(|beat| Frame::beat(&beat)),

@@ -72,11 +72,11 @@ proptest! {
 
 #[test]
 fn rows_travel_in_parts_of_a_mebibyte_and_a_stop_overtakes_them() {
-    let payload: Vec<u8> = (0..2 * PART_BYTES_MAX + 12).map(|at| (at % 251) as u8).collect();
-    let frame = Frame::rows(Round(3), 4, payload);
+    let values = (0..(2 * PART_BYTES_MAX + 16) / 4).map(|at| (at % 251) as f32).collect();
+    let frame = Frame::rows(Round(3), 4, values);
     let stop = Frame::stop(&Stop { origin: arith::base::Rank(1), reason: "enough".into() });
     let mut reader = Reader::new();
-    reader.set_rows_bytes_max(frame.payload.len());
+    reader.set_rows_bytes_max(frame.payload_bytes());
     let (mut found, mut sizes) = (Vec::new(), Vec::new());
     let mut writer = Writer::new(frame.clone()).unwrap();
     while let Some(part) = writer.next_part() {
@@ -86,8 +86,21 @@ fn rows_travel_in_parts_of_a_mebibyte_and_a_stop_overtakes_them() {
             reader.push(&written(stop.clone()), &mut found).unwrap();
         }
     }
-    assert_eq!(sizes, [PART_BYTES_MAX, PART_BYTES_MAX, 12]);
+    assert_eq!(sizes, [PART_BYTES_MAX, PART_BYTES_MAX, 16]);
     assert_eq!(found, [stop, frame]);
+}
+
+#[test]
+fn values_that_parts_cut_come_whole_and_room_that_was_given_is_used() {
+    let bytes = crate::cases_frame::cut_values(16);
+    let mut reader = Reader::new();
+    reader.set_rows_bytes_max(16);
+    reader.set_room(Vec::with_capacity(99));
+    let mut found = Vec::new();
+    bytes.chunks(7).for_each(|bytes| reader.push(bytes, &mut found).unwrap());
+    let expected = Frame::rows(Round(9), 2, vec![1.0, 2.0, 3.0, f32::NAN]);
+    assert_eq!((found[0].values.capacity(), &found[0]), (99, &expected));
+    assert!(!reader.has_room());
 }
 
 #[test]
@@ -105,19 +118,19 @@ fn the_parts_of_a_rows_frame_share_the_receivers_buffer() {
 
 #[test]
 fn a_rows_buffer_doubles_but_never_past_the_receivers() {
-    let frame = Frame::rows(Round(3), 1, vec![7; PART_BYTES_MAX + 12]);
+    let frame = Frame::rows(Round(3), 1, vec![7.0; PART_BYTES_MAX / 4 + 3]);
     let (mut reader, mut found) = (Reader::new(), Vec::new());
-    reader.set_rows_bytes_max(frame.payload.len());
+    reader.set_rows_bytes_max(frame.payload_bytes());
     reader.push(&written(frame), &mut found).unwrap();
-    assert_eq!(found[0].payload.capacity(), PART_BYTES_MAX + 12);
+    assert_eq!(found[0].values.capacity(), PART_BYTES_MAX / 4 + 3);
 }
 
 #[test]
 fn a_writer_refuses_what_a_reader_would() {
     let code = |frame| Writer::new(frame).err().unwrap().code();
-    assert_eq!(code(Frame::rows(Round(3), 0, vec![0; 4])), "OtherRows");
+    assert_eq!(code(Frame::rows(Round(3), 0, vec![0.0])), "OtherRows");
     assert_eq!(code(Frame::rows(Round(3), 1, vec![])), "OtherRows");
-    assert_eq!(code(Frame::rows(Round(0), 1, vec![0; 4])), "OutOfTurn");
+    assert_eq!(code(Frame::rows(Round(0), 1, vec![0.0])), "OutOfTurn");
     assert_eq!(code(Frame::plan(Round(1), vec![0; PART_BYTES_MAX + 1])), "TooLarge");
     let frame = Frame { kind: Kind::Beat, ..Frame::control(vec![0; 33]) };
     assert_eq!(code(frame), "TooLarge");

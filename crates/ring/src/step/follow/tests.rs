@@ -27,7 +27,7 @@ fn open(id: u32, rows: u32) -> Plan {
 fn frames(round: u64, rows: u32) -> Vec<Frame> {
     let (plan, values) = (open(round as u32, rows), vec![1.0; rows as usize * HIDDEN]);
     let payload = plan.encode().unwrap();
-    hop::frames(Round(round), &plan, payload, Hop::Onward, &values, HIDDEN)
+    hop::frames(Round(round), &plan, payload, Hop::Onward, values, HIDDEN).0
 }
 
 fn rank(depth: u32) -> Follow {
