@@ -51,7 +51,6 @@ __device__ __forceinline__ int matrix_of(const Project &p, int pair) {
     return i;
 }
 
-
 template <int KIND, int LOG>
 __device__ __forceinline__ void fetch(const Project &p, Fetch &f, const Turns &turns,
                                       Place<KIND, LOG> *to) {

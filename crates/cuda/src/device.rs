@@ -46,6 +46,8 @@ pub(crate) struct Device {
     driver: Driver,
     context: Handle,
     stream: Handle,
+    /// Streams beside its own.
+    sides: Mutex<Vec<Handle>>,
     /// Functions and their shared memory; those that the card has too little for are left out.
     kernels: HashMap<&'static str, (Handle, u32)>,
     name: String,
@@ -103,7 +105,7 @@ impl Device {
     ) -> Result<Self, CudaError> {
         let driver = Driver::open()?;
         let call = |call: &'static str, code| named(&driver, call, code);
-        let (mut count, mut id, mut context) = (0, 0, std::ptr::null_mut());
+        let (mut count, mut id, [mut context, mut stream]) = (0, 0, [std::ptr::null_mut(); 2]);
         // SAFETY: the driver's first call.
         call("cuInit", unsafe { (driver.init)(0) })?;
         // SAFETY: a place for an int.
@@ -136,7 +138,6 @@ impl Device {
         call("cuDevicePrimaryCtxRetain", unsafe { (driver.context_retain)(&mut context, id) })?;
         // SAFETY: the context that was retained.
         call("cuCtxSetCurrent", unsafe { (driver.context_set)(context) })?;
-        let mut stream = std::ptr::null_mut();
         // SAFETY: a place for a stream.
         call("cuStreamCreate", unsafe { (driver.stream_create)(&mut stream, NON_BLOCKING) })?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
@@ -147,6 +148,7 @@ impl Device {
             driver,
             context,
             stream,
+            sides: Mutex::default(),
             kernels: HashMap::new(),
             name,
             multiprocessors,
@@ -456,11 +458,19 @@ impl Device {
         self.pinned().done();
     }
 
-    /// Waits until the card does nothing, on any stream.
+    /// Waits until all of this device's streams are done. A wait for the whole context would end
+    /// what other devices of this process record meanwhile.
     fn rest(&self) {
         self.wait();
-        // SAFETY: the context that was made this thread's.
-        self.must("cuCtxSynchronize", unsafe { (self.driver.context_wait)() });
+        // Held meanwhile, so that none of them is destroyed.
+        for &side in self.sides().iter() {
+            // SAFETY: a stream of this device that is not destroyed.
+            self.must("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(side) });
+        }
+    }
+
+    fn sides(&self) -> MutexGuard<'_, Vec<Handle>> {
+        self.sides.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Seconds on the card between the start and the end of what `work` launches.

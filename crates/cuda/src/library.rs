@@ -73,7 +73,6 @@ library! {
         device_attribute = "cuDeviceGetAttribute": (*mut c_int, c_int, c_int),
         context_retain = "cuDevicePrimaryCtxRetain": (*mut Handle, c_int),
         context_set = "cuCtxSetCurrent": (Handle),
-        context_wait = "cuCtxSynchronize": (),
         memory_info = "cuMemGetInfo_v2": (*mut usize, *mut usize),
         allocate = "cuMemAlloc_v2": (*mut u64, usize),
         free = "cuMemFree_v2": (u64),

@@ -36,6 +36,7 @@ impl Side {
         device.call("cuStreamCreateWithPriority", unsafe {
             (driver.stream_create_first)(&mut stream, NON_BLOCKING, most)
         })?;
+        device.sides().push(stream);
         Ok(Self { device: device.clone(), stream })
     }
 
@@ -113,6 +114,7 @@ impl Side {
 impl Drop for Side {
     fn drop(&mut self) {
         self.device.enter();
+        self.device.sides().retain(|&side| side != self.stream);
         // SAFETY: the stream is not used again; the driver lets what runs on it end.
         unsafe { (self.device.driver.stream_destroy)(self.stream) };
     }
