@@ -120,7 +120,8 @@ template <bool FEW> __device__ __forceinline__ void meet(const Meet &p) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) meet_few(const Meet p) {
+// One block a multiprocessor is enough: where more are hoped for, registers spill.
+extern "C" __global__ void __launch_bounds__(256, 1) meet_few(const Meet p) {
     BEGIN;
     meet<true>(p);
 }
