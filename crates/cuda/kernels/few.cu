@@ -177,11 +177,11 @@ __device__ __forceinline__ void few_leave(const float total[PAIR][ROW_TILES][2],
         }
 }
 
-// The sums of a slice's blocks, and what they add to the totals. The rows are a tile of 64 values
-// ahead, and go `next` slices on in the end.
+// The sums of a slice's blocks, and what they add to the totals. The rows are three tiles of 64
+// values ahead, and go `next` slices on in the second.
 template <int KIND, int LOG>
 __device__ __forceinline__ void few_slice(const Quantised &of, const Place<KIND, LOG> *here,
-                                          float4 *affines, RowsAt<LOG> &rows, RowTile<LOG> x[2],
+                                          float4 *affines, RowsAt<LOG> &rows, RowTile<LOG> x[4],
                                           int next, float total[PAIR][ROW_TILES][2]) {
     float scale[ROW_TILES], acc[PAIR][ROW_TILES][2];
 #pragma unroll
@@ -189,15 +189,15 @@ __device__ __forceinline__ void few_slice(const Quantised &of, const Place<KIND,
 #pragma unroll
     for (int kt = 0; kt < 4; kt++) {
         if (KIND == KIND_K && kt % 2 == 0) spread_affines(here, kt, affines);
-        if (kt == 2) {
+        if (kt == 0) {
 #pragma unroll
             for (int j = 0; j < ROW_TILES; j++) scale[j] = rows.d[j * of.slices * TILE_ROWS];
         }
-        if (kt == 3) rows.move(next);
-        rows.tile(of, x[(kt + 1) % 2], (kt + 1) % 4);
+        if (kt == 1) rows.move(next);
+        rows.tile(of, x[(kt + 3) % 4], (kt + 3) % 4);
 #pragma unroll
         for (int n = 0; n < PAIR; n++)
-            few_tile<KIND, LOG>(here[n], affines + n * 32, kt, x[kt % 2], acc[n]);
+            few_tile<KIND, LOG>(here[n], affines + n * 32, kt, x[kt], acc[n]);
     }
 #pragma unroll
     for (int i = 0; i < PAIR * ROW_TILES * 2; i++) {
@@ -230,8 +230,8 @@ template <int KIND, int LOG> __device__ __forceinline__ void few_all(const Proje
     WAIT;
     int place = 0, pair = blockIdx.x;
     RowsAt<LOG> rows(p.x, turns.first(turns.count(0) == 0));
-    RowTile<LOG> x[2];
-    if (turns.count(0) + turns.count(1) > 0) rows.tile(p.x, x[0], 0);
+    RowTile<LOG> x[4];
+    if (turns.count(0) + turns.count(1) > 0) rows.tile(p.x, x[0], 0), rows.tile(p.x, x[1], 1), rows.tile(p.x, x[2], 2);
     while (pair < p.parts) {
         float total[PAIR][ROW_TILES][2];
         int turn = 0;
