@@ -200,7 +200,8 @@ extern "C" __global__ void __launch_bounds__(128) gated_quantise(const GatedQuan
 }
 
 // The convolution, its norms, the gates where `gates.b` is given, and the delta rule, for heads of
-// 128 by 128: a block a value head of a walk, four threads a column. Tails stay as they were, since
+// 128 by 128: two blocks a value head of a walk, for half of its columns each, four threads a
+// column. Both have the head's query and key, which the first writes. Tails stay as they were, since
 // other heads read them.
 struct DeltaFew {
     Conv conv;
@@ -214,25 +215,31 @@ struct DeltaFew {
 #define OWN (HEAD / 4)
 
 #define FEW 8
+#define COLUMNS (HEAD / 2)
+// Warps: of the columns, which have the channels of query and key before; of the value's channels,
+// and one whose threads have a row's gates each.
+#define DELTA_WARPS 11
 
-extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew p) {
+extern "C" __global__ void __launch_bounds__(DELTA_WARPS * 32) delta_few(const DeltaFew p) {
     COME;
     // Of each row: query, key, value; query, times 2^90, and key by the lanes of a column; beta and
     // decay.
-    __shared__ float mixed[FEW][3 * HEAD];
+    __shared__ float mixed[FEW][2 * HEAD + COLUMNS];
     __shared__ __align__(16) float normed[FEW][2][4][OWN + 4];
     __shared__ float2 both[FEW];
     const Delta &q = p.delta;
     const Conv &conv = p.conv;
-    int lane = threadIdx.x % 4, column = threadIdx.x / 4, h = blockIdx.x;
+    int lane = threadIdx.x % 4, half = blockIdx.x % 2, h = blockIdx.x / 2;
+    int column = half * COLUMNS + threadIdx.x / 4;
     int warp = threadIdx.x / 32, in_warp = threadIdx.x % 32;
     Walk walk = q.walks[blockIdx.y];
     int rep = q.values / q.keys, kh = q.tiled ? h % q.keys : h / rep, rows = walk.end - walk.first;
-    bool owner = q.tiled ? h < q.keys : h % rep == 0;
-    // The channel that a thread convolves; the last warps' threads have a row's gates each.
+    bool first = half == 0, owner = first && (q.tiled ? h < q.keys : h % rep == 0);
+    bool rules = threadIdx.x < 4 * COLUMNS, convolves = threadIdx.x < 2 * HEAD + COLUMNS;
+    // The channel that a thread convolves.
     int which = threadIdx.x / HEAD, in_head = threadIdx.x % HEAD;
-    int channel = which == 2 ? (2 * q.keys + h) * HEAD : (which * q.keys + kh) * HEAD;
-    channel += in_head;
+    int channel = (which * q.keys + kh) * HEAD + in_head;
+    if (which == 2) channel = (2 * q.keys + h) * HEAD + half * COLUMNS + in_head;
     // What was there before this round comes while others still run.
     if (!p.settled) WAIT;
     u64 places = (u64)HEAD * HEAD;
@@ -240,13 +247,13 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
     float s[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++)
-        s[i] = walk.from >= 0 ? before[(4 * i + lane) * HEAD + column] : 0.0f;
+        s[i] = rules && walk.from >= 0 ? before[(4 * i + lane) * HEAD + column] : 0.0f;
     // Taps and the rows that they see, the row at hand last.
     float taps[TAPS_MAX], seen[TAPS_MAX];
 #pragma unroll
     for (int i = 0; i < TAPS_MAX; i++) {
         int j = i - (TAPS_MAX - conv.count);
-        bool tap = which < 3 && j >= 0, tail = tap && j > 0 && walk.from >= 0;
+        bool tap = convolves && j >= 0, tail = tap && j > 0 && walk.from >= 0;
         u64 at = (u64)walk.from * (conv.count - 1) + j - 1;
         taps[i] = tap ? conv.taps[j * conv.channels + channel] : 0.0f;
         seen[i] = tail ? conv.tails[at * conv.channels + channel] : 0.0f;
@@ -254,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
 #pragma unroll
     for (int i = 0; i < OWN; i++) s[i] = product_flushed(s[i], DOWN);
     WAIT;
-    if (which < 3) {
+    if (convolves) {
         float own[FEW];
 #pragma unroll
         for (int r = 0; r < FEW; r++)
@@ -272,8 +279,8 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
             mixed[r][threadIdx.x] = mine;
             if (which == 2) conv.out[(u64)(walk.first + r) * conv.channels + channel] = mine;
         }
-    } else if (in_head < rows) {
-        u64 row = walk.first + in_head, at = row * q.values + h;
+    } else if (in_warp < rows) {
+        u64 row = walk.first + in_warp, at = row * q.values + h;
         const float *from = q.gates + row * 2 * q.values;
         float beta, decay;
         if (p.gates.b) {
@@ -281,16 +288,16 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
             float soft = softplus_f32(__fadd_rn(p.gates.a[at], p.gates.bias[h]));
             decay = flushed(exp_f32(-__fmul_rn(p.gates.amplitude[h], soft)));
             float *out = p.gates.out + row * 2 * q.values;
-            out[h] = beta, out[q.values + h] = decay;
+            if (first) out[h] = beta, out[q.values + h] = decay;
         } else {
             beta = from[h], decay = from[q.values + h];
         }
-        both[in_head] = make_float2(beta, decay);
+        both[in_warp] = make_float2(beta, decay);
     }
     __syncthreads();
     // A warp a query or key.
-    if (warp < 2 * rows) {
-        int r = warp / 2, side = warp % 2;
+    for (int at = warp; at < 2 * rows; at += DELTA_WARPS) {
+        int r = at / 2, side = at % 2;
         float x[4], sum = 0.0f;
         bool bad = false;
 #pragma unroll
@@ -313,10 +320,11 @@ extern "C" __global__ void __launch_bounds__(4 * HEAD) delta_few(const DeltaFew 
         }
     }
     __syncthreads();
+    if (!rules) return;
     float own[OWN];
     two_by_two<OWN>(own, normed[0][1][lane]);
     for (int r = 0; r < rows; r++) {
-        float beta = both[r].x, decay = both[r].y, value = mixed[r][2 * HEAD + column];
+        float beta = both[r].x, decay = both[r].y, value = mixed[r][2 * HEAD + threadIdx.x / 4];
         float query[OWN], m = 0.0f, y = 0.0f;
         two_by_two<OWN>(query, normed[r][0][lane]);
 #pragma unroll

@@ -156,6 +156,15 @@ extern "C" __global__ void __launch_bounds__(256, 3) attend_tile(const Tiles p) 
     if (half == 4) outputs<4>(v + d, weights, keys, dim, part + d, apart, heads);
 }
 
+// As `take_query`, without a wait.
+__device__ __forceinline__ void ask_query(float *to, const float *from, int dim) {
+    if (dim % 4 > 0) return take_query(to, from, dim);
+    for (int d = threadIdx.x % 32 * 4; d < dim; d += 128)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                         (u32)__cvta_generic_to_shared(to + d)),
+                     "l"(from + d));
+}
+
 // The same for a window of rows at successive positions of one table: 256 threads have one tile of
 // keys and all query heads of one kv head of up to eight rows, whose queries the tiles of a block
 // share.
@@ -188,28 +197,26 @@ __device__ __forceinline__ void tile_sync() {
     asm volatile("bar.sync %0, 256;" ::"r"(threadIdx.x / 256 + 1) : "memory");
 }
 
-// Half a warp has so many queries in a row, each of its lanes four keys of each.
+// A warp has so many queries in a row, each of its lanes two keys of each.
 template <int SOME>
-__device__ __forceinline__ void span_dots(const Span &s, const float *q, float dot[SOME][4]) {
-    int key = threadIdx.x % 16 * 4;
+__device__ __forceinline__ void span_dots(const Span &s, const float *q, float dot[SOME][2]) {
+    const u16 *keys = s.keys + threadIdx.x % 32 * 2;
 #pragma unroll
-    for (int i = 0; i < SOME * 4; i++) dot[i / 4][i % 4] = 0.0f;
-    auto add = [&](float q, const float x[4], float to[4]) {
-#pragma unroll
-        for (int k = 0; k < 4; k++) to[k] = __fmaf_rn(q, x[k], to[k]);
+    for (int i = 0; i < SOME; i++) dot[i][0] = dot[i][1] = 0.0f;
+    auto add = [&](float q, const float x[2], float to[2]) {
+        to[0] = __fmaf_rn(q, x[0], to[0]), to[1] = __fmaf_rn(q, x[1], to[1]);
     };
-    auto four_keys = [&](int d, float x[4]) {
-        uint2 four = *(const uint2 *)&s.keys[d * TILE_KEYS + key];
-        x[0] = half_to_float(four.x), x[1] = half_to_float(four.x >> 16);
-        x[2] = half_to_float(four.y), x[3] = half_to_float(four.y >> 16);
+    auto two_keys = [&](int d, float x[2]) {
+        u32 two = *(const u32 *)&keys[d * TILE_KEYS];
+        x[0] = half_to_float(two), x[1] = half_to_float(two >> 16);
     };
     int d = 0;
 #pragma unroll 2
     for (; d + 4 <= s.dim; d += 4) {
-        float x[4][4];
+        float x[4][2];
         float4 four[SOME];
 #pragma unroll
-        for (int j = 0; j < 4; j++) four_keys(d + j, x[j]);
+        for (int j = 0; j < 4; j++) two_keys(d + j, x[j]);
 #pragma unroll
         for (int i = 0; i < SOME; i++) four[i] = *(const float4 *)(q + i * QUERY + d);
 #pragma unroll
@@ -219,32 +226,30 @@ __device__ __forceinline__ void span_dots(const Span &s, const float *q, float d
         }
     }
     for (; d < s.dim; d++) {
-        float x[4];
-        four_keys(d, x);
+        float x[2];
+        two_keys(d, x);
 #pragma unroll
         for (int i = 0; i < SOME; i++) add(q[i * QUERY + d], x, dot[i]);
     }
 }
 
 // Weights of a query from its dots, to shared memory; gives their largest dot and their sum.
-__device__ __forceinline__ float2 span_weights(const Span &s, int at, const float dot[4],
+__device__ __forceinline__ float2 span_weights(const Span &s, int at, const float dot[2],
                                                float scale) {
-    int key = threadIdx.x % 16 * 4, keys = s.position + at / s.group + 1 - s.tile * TILE_KEYS;
-    float none = __int_as_float(0xff800000), a[4];
+    int key = threadIdx.x % 32 * 2, keys = s.position + at / s.group + 1 - s.tile * TILE_KEYS;
+    float none = __int_as_float(0xff800000), a[2];
 #pragma unroll
-    for (int k = 0; k < 4; k++) a[k] = key + k < keys ? __fmul_rn(dot[k], scale) : none;
-    float m = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3]));
+    for (int k = 0; k < 2; k++) a[k] = key + k < keys ? __fmul_rn(dot[k], scale) : none;
+    float m = largest(fmaxf(a[0], a[1]));
 #pragma unroll
-    for (int w = 8; w > 0; w /= 2) m = fmaxf(m, __shfl_xor_sync(FULL, m, w));
+    for (int k = 0; k < 2; k++) a[k] = key + k < keys ? exp_f32(__fsub_rn(a[k], m)) : 0.0f;
+    *(float2 *)(s.weights + at * WEIGHTS + key) = make_float2(a[0], a[1]);
+    // The reference's lanes j and j + 1 are a lane's two keys here.
 #pragma unroll
-    for (int k = 0; k < 4; k++) a[k] = key + k < keys ? exp_f32(__fsub_rn(a[k], m)) : 0.0f;
-    *(float4 *)(s.weights + at * WEIGHTS + key) = make_float4(a[0], a[1], a[2], a[3]);
-    // The reference's lanes j .. j + 3 are a lane's four keys here.
+    for (int apart = 32; apart > 1; apart /= 2)
 #pragma unroll
-    for (int w = 8; w > 0; w /= 2)
-#pragma unroll
-        for (int k = 0; k < 4; k++) a[k] = __fadd_rn(a[k], __shfl_xor_sync(FULL, a[k], w));
-    return make_float2(m, __fadd_rn(__fadd_rn(a[0], a[2]), __fadd_rn(a[1], a[3])));
+        for (int k = 0; k < 2; k++) a[k] = __fadd_rn(a[k], __shfl_xor_sync(FULL, a[k], apart / 2));
+    return make_float2(m, __fadd_rn(a[0], a[1]));
 }
 
 // A thread has four dims and so many queries.
@@ -295,7 +300,7 @@ __device__ __forceinline__ void span_outputs(const Span &s, int from, int d, flo
 
 // Of 8 OWN queries.
 template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p) {
-    const int SOME = OWN / 2, QUERIES = 8 * OWN, KEYS = DIM_MAX * TILE_KEYS;
+    const int QUERIES = 8 * OWN, KEYS = DIM_MAX * TILE_KEYS;
     const Tiles &t = p.tiles;
     const Cache &c = t.cache;
     Window window = p.windows[blockIdx.z];
@@ -316,29 +321,33 @@ template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p)
     u64 start = (page * c.kv_heads + kv) * s.dim * TILE_KEYS;
     if (!clean) WAIT;
     if (live) bring(keys, (const u16 *)c.k + start, s.dim * TILE_KEYS);
-    if (live && p.apart) bring(values, (const u16 *)c.v + start, s.most * s.dim);
+    if (live && clean && p.apart) bring(values, (const u16 *)c.v + start, s.most * s.dim);
     WAIT;
     for (int at = threadIdx.x / 32; at < s.queries; at += blockDim.x / 32) {
         u64 row = window.first + at / s.group, head = kv * s.group + at % s.group;
-        take_query(q + at * QUERY, t.q + (row * t.heads + head) * s.dim, s.dim);
+        ask_query(q + at * QUERY, t.q + (row * t.heads + head) * s.dim, s.dim);
     }
-    if (p.apart)
+    asm volatile("cp.async.commit_group;");
+    // Of tiles that are not clean the values come last.
+    if (live && !clean && p.apart) {
+        bring(values, (const u16 *)c.v + start, s.most * s.dim);
         asm volatile("cp.async.wait_group 1;");
-    else
+    } else {
         asm volatile("cp.async.wait_group 0;");
+    }
     __syncthreads();
     if (!live) return;
-    int in = threadIdx.x % 256, first = in / 16 * SOME;
-    float dot[SOME][4];
-    span_dots<SOME>(s, q + first * QUERY, dot);
+    int in = threadIdx.x % 256, first = in / 32 * OWN;
+    float dot[OWN][2];
+    span_dots<OWN>(s, q + first * QUERY, dot);
     tile_sync();
     if (!p.apart) bring(values, (const u16 *)c.v + start, s.most * s.dim);
 #pragma unroll
-    for (int i = 0; i < SOME; i++) {
+    for (int i = 0; i < OWN; i++) {
         int at = first + i, row = at / s.group;
         float2 ml = span_weights(s, at, dot[i], t.scale);
         bool sees = s.position + row >= s.tile * TILE_KEYS;
-        if (threadIdx.x % 16 > 0 || at >= s.queries || !sees) continue;
+        if (threadIdx.x % 32 > 0 || at >= s.queries || !sees) continue;
         u64 part = (u64)(window.part + row) * t.heads + kv * s.group + at % s.group;
         float *to = t.parts + (part * t.tiles + s.tile) * (s.dim + 2) + s.dim;
         to[0] = ml.x, to[1] = ml.y;
@@ -378,88 +387,3 @@ SPAN(2)
 SPAN(4)
 SPAN(6)
 SPAN(8)
-
-// Most chunks whose sums are taken at once: as many as a block has threads for all dims.
-#define AT_ONCE 4
-
-// A block a head of a row: first the factors of every tile in its chunk, then those of the chunks,
-// then the sums, some chunks at once.
-extern "C" __global__ void __launch_bounds__(DIM_MAX *AT_ONCE) merge_tiles(const Tiles p) {
-    BEGIN;
-    __shared__ float2 factors[TILES_MAX], chunks[TILES_MAX / CHUNK_TILES];
-    __shared__ float sums[AT_ONCE][DIM_MAX];
-    __shared__ float all;
-    const Cache &c = p.cache;
-    int head = blockIdx.x, dim = c.dim, stride = dim + 2;
-    int row = p.rows ? p.rows[blockIdx.y] : blockIdx.y;
-    int tiles = c.positions[row] / TILE_KEYS + 1, count = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
-    const float *part = p.parts + ((u64)blockIdx.y * p.heads + head) * p.tiles * stride;
-    int d = threadIdx.x % DIM_MAX, which = threadIdx.x / DIM_MAX, at_once = blockDim.x / DIM_MAX;
-    float x[CHUNK_TILES];
-    auto load = [&](int from) {
-        int first = (from + which) * CHUNK_TILES;
-#pragma unroll
-        for (int i = 0; i < CHUNK_TILES; i++)
-            x[i] = first + i < tiles && d < dim ? part[(u64)(first + i) * stride + d] : 0.0f;
-    };
-    load(0);
-    for (int chunk = threadIdx.x; chunk < count; chunk += blockDim.x) {
-        int first = chunk * CHUNK_TILES, here = min(tiles - first, CHUNK_TILES);
-        float ms[CHUNK_TILES], ls[CHUNK_TILES];
-#pragma unroll
-        for (int i = 0; i < CHUNK_TILES; i++) {
-            ms[i] = i < here ? part[(u64)(first + i) * stride + dim] : 0.0f;
-            ls[i] = i < here ? part[(u64)(first + i) * stride + dim + 1] : 0.0f;
-        }
-        float m = ms[0], l = ls[0];
-#pragma unroll
-        for (int i = 1; i < CHUNK_TILES; i++) {
-            if (i >= here) break;
-            float next = fmaxf(m, ms[i]);
-            float f1 = exp_f32(__fsub_rn(m, next)), f2 = exp_f32(__fsub_rn(ms[i], next));
-            factors[first + i] = make_float2(f1, f2);
-            m = next;
-            l = __fmaf_rn(l, f1, __fmul_rn(ls[i], f2));
-        }
-        chunks[chunk] = make_float2(m, l);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        float m = chunks[0].x, l = chunks[0].y;
-        for (int chunk = 1; chunk < count; chunk++) {
-            float2 next = chunks[chunk];
-            float most = fmaxf(m, next.x);
-            float f1 = exp_f32(__fsub_rn(m, most)), f2 = exp_f32(__fsub_rn(next.x, most));
-            chunks[chunk] = make_float2(f1, f2);
-            m = most;
-            l = __fmaf_rn(l, f1, __fmul_rn(next.y, f2));
-        }
-        all = __fdiv_rn(1.0f, l);
-    }
-    float total = 0.0f;
-    for (int from = 0; from < count; from += at_once) {
-        __syncthreads();
-        int chunk = from + which, first = chunk * CHUNK_TILES;
-        if (chunk < count && d < dim) {
-            int here = min(tiles - first, CHUNK_TILES);
-            float o = x[0];
-#pragma unroll
-            for (int i = 1; i < CHUNK_TILES; i++) {
-                if (i >= here) break;
-                float2 f = factors[first + i];
-                o = __fmaf_rn(o, f.x, __fmul_rn(x[i], f.y));
-            }
-            sums[which][d] = o;
-        }
-        load(from + at_once);
-        __syncthreads();
-        if (which > 0) continue;
-        for (int i = 0; i < at_once && from + i < count; i++) {
-            float2 f = chunks[from + i];
-            float o = sums[i][d];
-            total = from + i == 0 ? o : __fmaf_rn(total, f.x, __fmul_rn(o, f.y));
-        }
-    }
-    if (which == 0 && d < dim)
-        p.out[((u64)row * p.heads + head) * dim + d] = flushed(__fmul_rn(total, all));
-}

@@ -188,8 +188,8 @@ pub const DEFECTS: [Defect; 39] = [
     defect(
         "a window's weights summed in another order",
         "tiles",
-        "__fadd_rn(__fadd_rn(a[0], a[2]), __fadd_rn(a[1], a[3]))",
-        "__fadd_rn(__fadd_rn(a[0], a[1]), __fadd_rn(a[2], a[3]))",
+        "for (int apart = 32; apart > 1; apart /= 2)",
+        "for (int apart = 2; apart < 64; apart *= 2)",
     ),
     defect(
         "a row's key taken for the next one's",

@@ -14,6 +14,11 @@ pub(crate) const NORM_WIDTH_MAX: usize = 8192;
 /// Values of a head whose gated norm or delta rule waits.
 pub(crate) const HEAD: usize = 128;
 const SLICE: usize = 256;
+/// Shared memory that a block of a few rows' products takes, so that those that come while others
+/// still run don't crowd the first multiprocessors that are free.
+pub(crate) const MUL_SHARED_BYTES: u32 = 56 << 10;
+/// Threads of a block of the delta rule.
+const DELTA_THREADS: u32 = 352;
 /// Rows of a block of the convolution alone.
 const CONV_ROWS: usize = 16;
 
@@ -255,7 +260,8 @@ pub(crate) fn quantise(device: &Device, x: &Rows, rows: usize, to: Quantised) ->
             let gate = i32::from(kernel == "gate");
             let params = MulQuantise { x, y, out, to, width: width as i32, gate };
             let grid = [slices.div_ceil(4), rows as u32, 1];
-            device.launch_now("mul_quantise", grid, 128, &params);
+            let shared = if rows > 1 { MUL_SHARED_BYTES } else { 0 };
+            device.launch_with("mul_quantise", grid, 128, shared, &params);
         }
         [Op::Gated { norm, width, .. }] => {
             gated_quantise(device, &norm, (Conv::default(), 0), (rows, width), to);
@@ -315,8 +321,8 @@ pub(crate) fn delta(device: &Device, delta: &Delta, whole: bool, scale: f32) -> 
         _ => return false,
     };
     let params = DeltaFew { conv, gates, delta: *delta, scale, settled: settled.into() };
-    let grid = [delta.values as u32, walks as u32, 1];
-    device.launch_now("delta_few", grid, 4 * HEAD as u32, &params);
+    let grid = [2 * delta.values as u32, walks as u32, 1];
+    device.launch_now("delta_few", grid, DELTA_THREADS, &params);
     device.defer(Op::Tail { conv, walks });
     true
 }

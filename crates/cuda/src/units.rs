@@ -1,5 +1,6 @@
 //! Kernel sources: which files make a unit, and which kernels are in it.
 
+use crate::fuse::MUL_SHARED_BYTES;
 use crate::project::ONE_SHARED_BYTES;
 
 /// A file of kernels/.
@@ -69,7 +70,7 @@ pub const UNITS: [Unit; 15] = [
     },
     Unit {
         name: "tiles",
-        parts: &[PRELUDE, CACHE, part!("tiles")],
+        parts: &[PRELUDE, CACHE, part!("tiles"), part!("merge")],
         kernels: &[
             "attend_tile",
             "merge_tiles",
@@ -222,8 +223,8 @@ pub const UNITS: [Unit; 15] = [
         name: "fused",
         parts: &[PRELUDE, LAYOUT, PRODUCTS, QUANTISE, CACHE, OPERANDS, part!("fused")],
         kernels: &["norm_quantise", "mul_quantise", "gated_quantise", "delta_few", "heads_write"],
-        shared: &[],
-        yields: false,
+        shared: &[0, MUL_SHARED_BYTES, 0, 0, 0],
+        yields: true,
         hot: &["norm_quantise", "mul_quantise", "gated_quantise", "delta_few", "heads_write"],
     },
 ];
