@@ -59,6 +59,7 @@ fn understand(frame: &Frame) {
         Kind::Beat => drop(wire::beat::Beat::decode(payload)),
         Kind::Cancel => drop(wire::cancel::Cancel::decode(payload)),
         Kind::Tally => drop(wire::tally::Tally::decode(payload)),
+        Kind::Berth => drop(frame.clone().into_berth(frame.rows as usize)),
     }
 }
 

@@ -12,6 +12,7 @@ use arith::base::Arith;
 use arith::format::Matrix;
 use arith::linear::Groups;
 
+pub mod berths;
 pub mod conformance;
 pub mod recurrent;
 pub mod scalar;
@@ -19,6 +20,7 @@ pub mod scalar;
 pub use arith::attention::{Heads, KvDtype};
 pub use arith::gdn::{Gdn, HeadOrder};
 pub use arith::rope::{Pairing, RopeRows};
+pub use berths::Offer;
 
 /// Where a row of a round stands: its stream's page table and its absolute position. The row
 /// sees keys 0 ..= position of that table.
@@ -170,6 +172,8 @@ pub trait Backend: Send + Sync + 'static {
     type Kv: Send;
     /// The recurrent state of one layer, a number of places: S and the convolution's tail each.
     type State: Send;
+    /// Berths of this device or of another rank's; [`berths::None`] where there are none.
+    type Berths: Send;
 
     /// Short name: `cpu`.
     fn name(&self) -> &'static str;
@@ -241,6 +245,53 @@ pub trait Backend: Send + Sync + 'static {
     fn take(&self, lane: usize, to: &mut Self::Rows, rows: usize, together: Together<'_>) {
         let _ = (lane, to, rows, together);
         unreachable!("a device that gives nothing by itself");
+    }
+
+    /// `count` berths of `rows` rows of `width` values, and by what the device of the rank before
+    /// finds them.
+    ///
+    /// # Errors
+    /// A device whose memory no other sees, or without room for them, in words.
+    fn berths(
+        &self,
+        count: usize,
+        rows: usize,
+        width: usize,
+    ) -> Result<(Self::Berths, Offer), String> {
+        let _ = (count, rows, width);
+        Err(format!("{} gives its rows to the host alone", self.device()))
+    }
+    /// Berths of the rank after, and how many they are.
+    ///
+    /// # Errors
+    /// Memory that this device does not see, in words.
+    fn reach(&self, offer: &Offer) -> Result<(Self::Berths, u32), String> {
+        let _ = offer;
+        Err(format!("{} gives its rows to the host alone", self.device()))
+    }
+    /// Copies rows `first .. first + rows` of `from` to rows `at ..` of a berth; they are there
+    /// when it returns.
+    fn put(
+        &self,
+        from: &Self::Rows,
+        (first, rows): (usize, usize),
+        to: &Self::Berths,
+        (berth, at): (u32, usize),
+    ) {
+        let _ = (from, first, rows, to, berth, at);
+        unreachable!("a device without berths");
+    }
+    /// Copies rows `first .. first + rows` of a berth to rows `at ..` of `to`.
+    fn fetch(
+        &self,
+        from: &Self::Berths,
+        berth: u32,
+        (first, rows): (usize, usize),
+        to: &mut Self::Rows,
+        at: usize,
+    ) {
+        let _ = (from, berth, first, rows, to, at);
+        unreachable!("a device without berths");
     }
 
     /// Copies rows `first .. first + rows` of `from` to rows `at ..` of `to`.

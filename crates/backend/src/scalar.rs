@@ -13,6 +13,7 @@ use arith::linear::{Groups, linear_share};
 use arith::norm::rms_norm;
 use arith::rope::{Pairing, RopeRows, rotate};
 
+use crate::berths::{self, Offer, Shared};
 use crate::{Backend, BackendError, Normed, RowAt, RowMap, Walk};
 
 mod defect;
@@ -153,6 +154,7 @@ impl Backend for Scalar {
     type Vector = Vec<f32>;
     type Kv = Kv;
     type State = State;
+    type Berths = Shared;
 
     fn name(&self) -> &'static str {
         "scalar"
@@ -164,6 +166,42 @@ impl Backend for Scalar {
 
     fn device(&self) -> String {
         "scalar reference, one thread".into()
+    }
+
+    fn berths(&self, count: usize, rows: usize, width: usize) -> Result<(Shared, Offer), String> {
+        berths::check(count, rows, width)?;
+        let berths = Shared::new(count, rows * width);
+        let offer = berths.offer();
+        Ok((berths, offer))
+    }
+
+    fn reach(&self, offer: &Offer) -> Result<(Shared, u32), String> {
+        let berths = Shared::find(offer)?;
+        let count = berths.count() as u32;
+        Ok((berths, count))
+    }
+
+    fn put(
+        &self,
+        from: &Rows,
+        (first, rows): (usize, usize),
+        to: &Shared,
+        (berth, at): (u32, usize),
+    ) {
+        let width = from.width;
+        to.put(berth, at * width, &from.data[first * width..(first + rows) * width]);
+    }
+
+    fn fetch(
+        &self,
+        from: &Shared,
+        berth: u32,
+        (first, rows): (usize, usize),
+        to: &mut Rows,
+        at: usize,
+    ) {
+        let width = to.width;
+        from.fetch(berth, first * width, &mut to.data[at * width..(at + rows) * width]);
     }
 
     fn failure(&self) -> Option<BackendError> {

@@ -317,6 +317,7 @@ impl Backend for Cpu {
     type Vector = Vec<f32>;
     type Kv = Kv;
     type State = State;
+    type Berths = backend::berths::None;
 
     fn name(&self) -> &'static str {
         "cpu"

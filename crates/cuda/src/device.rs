@@ -17,7 +17,7 @@ use crate::replay::{Replays, Shape};
 use crate::units::UNITS;
 
 pub(crate) use buffer::Buffer;
-pub(crate) use reach::{Seen, Word};
+pub(crate) use reach::{CARD, FOUND_BY_BYTES, Seen, Word};
 pub(crate) use side::{Event, Side};
 
 /// Memory of the card that is left to others, and to the driver.

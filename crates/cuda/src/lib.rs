@@ -11,6 +11,7 @@
 compile_error!("the CUDA backend wants a little-endian Unix");
 
 mod attention;
+mod berths;
 pub mod compile;
 pub mod defects;
 mod device;
@@ -37,10 +38,11 @@ use arith::base::Arith;
 use arith::format::{Format, Matrix};
 use arith::linear::Groups;
 use backend::{
-    Backend, BackendError, Gdn, Heads, KvDtype, Pairing, RopeRows, RowMap, Together, Walk,
+    Backend, BackendError, Gdn, Heads, KvDtype, Offer, Pairing, RopeRows, RowMap, Together, Walk,
 };
 
 pub use attention::{HEAD_DIM_MAX, Kv};
+pub use berths::Berths;
 pub use device::Graph;
 pub use error::CudaError;
 pub use gdn::{KEY_DIM_MAX, State, TAPS_MAX};
@@ -252,6 +254,7 @@ impl Backend for Cuda {
     type Vector = Vector;
     type Kv = Kv;
     type State = State;
+    type Berths = Berths;
 
     fn name(&self) -> &'static str {
         "cuda"
@@ -319,6 +322,22 @@ impl Backend for Cuda {
     fn take(&self, lane: usize, to: &mut Rows, rows: usize, together: Together<'_>) {
         let mut meeting = self.meeting();
         meeting.as_mut().expect("members have met").take(lane, to, rows, together);
+    }
+
+    fn berths(&self, count: usize, rows: usize, width: usize) -> Result<(Berths, Offer), String> {
+        Berths::new(self, count, rows, width)
+    }
+
+    fn reach(&self, offer: &Offer) -> Result<(Berths, u32), String> {
+        Berths::find(self, offer)
+    }
+
+    fn put(&self, from: &Rows, rows: (usize, usize), to: &Berths, at: (u32, usize)) {
+        to.put(from, rows, at);
+    }
+
+    fn fetch(&self, from: &Berths, berth: u32, rows: (usize, usize), to: &mut Rows, at: usize) {
+        from.fetch(berth, rows, to, at);
     }
 
     fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {

@@ -1,11 +1,9 @@
 //! Cards of one machine that see each other's memory: each member has a **shelf**, to which the
 //! others write what they give it, and a word of each that says how far they are.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::device::{Buffer, Device, Seen, Side, Word};
+use crate::device::{Buffer, CARD, FOUND_BY_BYTES, Seen, Side, Word};
 use crate::end::{End, OFFER_BYTES, Offer, Stopper};
 use crate::meet::{LINES_BYTES, MEMBERS_MAX, Meeting, PLACES, Way, many_values};
 use crate::{Cuda, CudaError};
@@ -65,13 +63,6 @@ fn memory(error: impl ToString) -> CudaError {
     CudaError::Memory { words: error.to_string() }
 }
 
-/// What tells this process from others, on whichever machine.
-fn process() -> u64 {
-    static PROCESS: OnceLock<u64> = OnceLock::new();
-    *PROCESS
-        .get_or_init(|| RandomState::new().build_hasher().finish() ^ u64::from(std::process::id()))
-}
-
 impl Peers {
     /// An end on a card.
     ///
@@ -108,20 +99,8 @@ impl End for Peers {
                 Arc::new(Buffer::new(device, what, bytes as u128).map_err(memory)?)
             }
         };
-        let name = device.memory_name(&shelf)?;
         let mut offer = [0; OFFER_BYTES];
-        let fields: [&[u8]; 5] = [
-            &name,
-            &device.uuid()?,
-            &process().to_le_bytes(),
-            &shelf.at().to_le_bytes(),
-            &self.cuda.ordinal.to_le_bytes(),
-        ];
-        let mut at = 0;
-        for field in fields {
-            offer[at..at + field.len()].copy_from_slice(field);
-            at += field.len();
-        }
+        offer[..FOUND_BY_BYTES].copy_from_slice(&device.found_by(&shelf, self.cuda.ordinal)?);
         self.shelf = Some(shelf);
         Ok(offer)
     }
@@ -146,11 +125,12 @@ impl End for Peers {
                 seen.push(None);
                 continue;
             }
-            if offer[64..80] == offers[index][64..80] {
+            if offer[CARD] == offers[index][CARD] {
                 let words = format!("members {member} and {index} are on one card");
                 return Err(CudaError::Call { call: "cuIpcOpenMemHandle", words });
             }
-            seen.push(Some(see(device, offer)?));
+            let by = std::array::from_fn(|i| offer[i]);
+            seen.push(Some(Seen::find(device, &by)?));
         }
         // Nobody gives anything before all members have come this far.
         let others = offers.len() - 1;
@@ -197,16 +177,6 @@ impl Drop for Peers {
     fn drop(&mut self) {
         self.leave();
     }
-}
-
-/// Another member's shelf, in this process or in another one of this machine.
-fn see(device: &Arc<Device>, offer: &Offer) -> Result<Seen, CudaError> {
-    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| offer[at + i]));
-    if word(80) == process() {
-        let ordinal = u32::from_le_bytes(std::array::from_fn(|i| offer[96 + i]));
-        return Seen::here(device, ordinal, word(88));
-    }
-    Seen::named(device, std::array::from_fn(|i| offer[i]))
 }
 
 /// All members' shelves, in one epoch.

@@ -224,6 +224,7 @@ impl Backend for Gpu {
     type Vector = Vector;
     type Kv = Kv;
     type State = State;
+    type Berths = backend::berths::None;
 
     fn name(&self) -> &'static str {
         "gpu"

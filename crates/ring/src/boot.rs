@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use arith::base::Rank;
-use wire::control::{Agree, Describe, Fields, Message, Ready, Shapes};
+use wire::control::{Agree, Berths, Describe, Fields, Message, Offer, Ready, Shapes};
 use wire::describe::{Digest, Ends};
 use wire::frame::{Frame, Kind};
 use wire::layout::Layout;
@@ -102,6 +102,8 @@ pub struct Boot {
     /// Rank 0: what came.
     ranks: Vec<Describe>,
     stage: Stage,
+    /// By what the rank before finds this one's berths.
+    offer: Option<Offer>,
     /// When the frame that is owed is late, once somebody waits for it.
     until: Option<Now>,
 }
@@ -129,7 +131,7 @@ impl Boot {
             None => Vec::new(),
         };
         let (ranks, stage) = (Vec::new(), Stage::Descriptions(Rank(0)));
-        Ok((Self { own, terms, times, ranks, stage, until: None }, first))
+        Ok((Self { own, terms, times, ranks, stage, offer: None, until: None }, first))
     }
 
     /// A frame, or room for the agreed shapes in stage and link, before [`Boot::prepared`].
@@ -178,6 +180,7 @@ impl Boot {
                 self.stage = Stage::Readiness(Rank(0), echo);
                 Ok(vec![send(&Message::Ready(Ready { rank: Rank(0) }))?])
             }
+            (Stage::Readiness(..), Message::Berths(_)) => berths(self.own.rank, frame),
             (Stage::Readiness(rank, agree), Message::Ready(ready)) if ready.rank == *rank => {
                 let (next, agree) = (Rank(rank.0 + 1), agree.clone());
                 self.stage = Stage::Readiness(next, agree);
@@ -206,8 +209,14 @@ impl Boot {
         RingError::BootTimeout { rank, what, waited }
     }
 
-    /// The stage and the link have room for what was agreed.
-    pub fn prepared(&mut self) {
+    /// Whether the rank before is told of berths.
+    pub(crate) fn offers(&self) -> bool {
+        self.offer.is_some()
+    }
+
+    /// The stage and the link have room for what was agreed; so has the device, where it offers.
+    pub fn prepared(&mut self, offer: Option<Offer>) {
+        self.offer = offer;
         if let Stage::Preparing(agree) = &self.stage {
             let agree = agree.clone();
             self.stage = match self.terms {
@@ -257,9 +266,33 @@ impl Boot {
             return Ok(Vec::new());
         }
         self.stage = Stage::Done(agree.clone());
-        match self.terms {
-            Some(_) => Ok(Vec::new()),
-            None => Ok(vec![send(&Message::Ready(Ready { rank: self.own.rank }))?]),
+        let rank = self.own.rank;
+        let mut actions = Vec::new();
+        if self.terms.is_none() {
+            // Before its readiness, so that they have come round before any plan does.
+            if let Some(offer) = self.offer {
+                actions.push(send(&Message::Berths(Berths { rank, offer }))?);
+            }
+            actions.push(send(&Message::Ready(Ready { rank }))?);
         }
+        Ok(actions)
+    }
+}
+
+/// Berths of some rank come by: those of the rank after are to be reached, others go on.
+///
+/// # Errors
+/// Another message; berths that have come round past the rank that they are for.
+pub(crate) fn berths(own: Rank, frame: Frame) -> Stepped {
+    let before = |rank: Rank| Rank(rank.0 - 1);
+    match decode(own, &frame.payload)? {
+        Message::Berths(Berths { rank, offer }) if before(rank) == own => {
+            Ok(vec![Action::Reach(Box::new(offer))])
+        }
+        Message::Berths(Berths { rank, .. }) if rank != own => Ok(vec![Action::Send(frame)]),
+        other => Err(RingError::OutOfTurn {
+            expected: "berths of another rank".into(),
+            found: other.name().into(),
+        }),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use arith::base::Rank;
-use stage::{Engine, Input};
+use stage::{Engine, Offer};
 use wire::control::Describe;
 
 use crate::boot::BootTimes;
@@ -14,7 +14,7 @@ use crate::inbox;
 use crate::join::Join;
 use crate::link::{Inbound, Neighbours};
 use crate::span::Spans;
-use crate::step::{Action, Following, Rows, Want};
+use crate::step::{Action, Computed, Following, Rows, Want};
 
 /// A follower's facts and its way to its neighbours.
 pub struct Follower<J> {
@@ -89,18 +89,21 @@ impl<J: Join> Follower<J> {
                 Want::Sleep(until) => inbox::wait(&links.inbound, until.map(|at| start + at)),
                 Want::Prepare(agree) => {
                     links.prepare(engine, rank, &agree)?;
-                    core.prepared();
+                    core.prepared(offer(engine, rank, agree.depth));
                     continue;
                 }
-                Want::Compute(Action::Stage { plan, rows: Rows::Values(rows), round }) => {
+                Want::Compute(Action::Stage { plan, rows, round }) => {
                     let (mut values, since) = (links.room(), Instant::now());
-                    engine
-                        .step(&plan, Input::Rows(&rows), &mut values)
+                    let berth = engine
+                        .step_on(round, &plan, rows.input(), &mut values)
                         .map_err(|error| RingError::Stage { rank, error })?;
                     links.computed(since.elapsed());
-                    links.give_back(rows);
+                    if let Rows::Values(rows) = rows {
+                        links.give_back(rows);
+                    }
                     spans.round(round, &plan, since.elapsed(), |_| None);
-                    let actions = core.computed(values, engine.held().to_vec())?;
+                    let held = engine.held().to_vec();
+                    let actions = core.computed(Computed { values, berth, held })?;
                     perform(actions, core, links, engine)?;
                     continue;
                 }
@@ -131,6 +134,7 @@ fn perform(
         match action {
             Action::Send(frame) => links.outbound.queue(frame)?,
             Action::Free(rows) => links.give_back(rows),
+            Action::Reach(offer) => reach(engine, core.rank(), &offer),
             Action::Skip(stream) => engine.skip(stream),
             Action::Stop(origin, reason) => links.stop(origin, &reason),
             Action::Close => links.outbound.close(),
@@ -140,6 +144,22 @@ fn perform(
     }
     links.outbound.flush();
     Ok(())
+}
+
+/// Berths for the rank before, where this rank's device has some.
+fn offer(engine: &mut dyn Engine, rank: Rank, count: u32) -> Option<Offer> {
+    engine.berths(count).unwrap_or_else(|words| {
+        tracing::info!("rank {rank}: rows come over the link: {words}");
+        None
+    })
+}
+
+/// Finds the berths of the rank after, or says why rows go over the link.
+pub(crate) fn reach(engine: &mut dyn Engine, rank: Rank, offer: &Offer) {
+    match engine.reach(offer) {
+        Ok(way) => tracing::info!("rank {rank}: rows go to the rank after {way}"),
+        Err(words) => tracing::info!("rank {rank}: rows go over the link: {words}"),
+    }
 }
 
 impl Neighbours {

@@ -6,6 +6,7 @@ use wire::plan::Plan;
 
 use crate::error::RingError;
 use crate::link::{LinkError, Outbound};
+use crate::step::{Action, Computed};
 
 /// Which rows a hop carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,27 @@ impl Hop {
     }
 }
 
+/// What goes on from a stage: the frames of its hop, and room of rows that goes nowhere.
+pub(crate) fn onward(
+    round: Round,
+    plan: &Plan,
+    payload: Vec<u8>,
+    hop: Hop,
+    computed: Computed,
+    hidden: usize,
+) -> Vec<Action> {
+    let Computed { values, berth, .. } = computed;
+    let (frames, room) = match berth {
+        None => frames(round, plan, payload, hop, values, hidden),
+        Some(berth) => {
+            let rows = u32::try_from(plan.rows()).expect("a round has no more rows than its limit");
+            (vec![Frame::plan(round, payload), Frame::berth(round, rows, berth)], Some(values))
+        }
+    };
+    let room = room.filter(|room| room.capacity() > 0);
+    frames.into_iter().map(Action::Send).chain(room.map(Action::Free)).collect()
+}
+
 /// The frames of a hop: the plan (its encoded bytes go on as they came) and the hop's rows, where
 /// they lie among all the plan's `rows`. Where none go on, the room of `rows` is given back.
 pub fn frames(
@@ -51,7 +73,7 @@ pub fn frames(
         rows.truncate(wanted.len() * hidden);
     }
     if rows.is_empty() {
-        return (frames, (rows.capacity() > 0).then_some(rows));
+        return (frames, Some(rows));
     }
     let count = u32::try_from(hop.rows(plan)).expect("a hop carries no more than its plan");
     frames.push(Frame::rows(round, count, rows));

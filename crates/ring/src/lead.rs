@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arith::base::{Epoch, Rank};
 use sched::{Caching, DraftJob, Drafters, Event as Heard, Refusal, RequestId};
-use stage::{Chain, Engine, Input, StageError};
+use stage::{Chain, Engine, StageError};
 use tokio::sync::oneshot;
 use wire::control::{Describe, Shapes};
 use wire::describe::ARITH_OWN;
@@ -19,12 +19,13 @@ use crate::boot::{BootTimes, Terms};
 use crate::canary::Canary;
 use crate::carry::{Carry, Owners};
 use crate::error::RingError;
+use crate::follow;
 use crate::head::{Command, Driver, Facts, RingState, Seat, Tally};
 use crate::inbox;
 use crate::join::Join;
 use crate::link::Neighbours;
 use crate::span::Spans;
-use crate::step::{self, Action, Asked, Leading, Now, Rows, Stepped, Want};
+use crate::step::{self, Action, Asked, Computed, Leading, Now, Stepped, Want};
 use crate::tally::{TALLY_EVERY, resident_bytes};
 
 /// Rank 0's facts and its way to its neighbours.
@@ -273,11 +274,12 @@ impl<J: Join> Desk<'_, J> {
 
     fn compute(&mut self, work: &Action) -> Result<(), RingError> {
         let failed = |error| RingError::Stage { rank: Rank(0), error };
-        let mut values = Vec::new();
+        let (mut values, mut berth) = (Vec::new(), None);
         let done = match work {
-            Action::Stage { plan, rows: Rows::Tokens(tokens), .. } => {
+            Action::Stage { plan, rows, round } => {
                 values = self.links().room();
-                self.engine.step(plan, Input::Tokens(tokens), &mut values)
+                let stepped = self.engine.step_on(*round, plan, rows.input(), &mut values);
+                stepped.map(|lies| berth = lies)
             }
             Action::Head { rows, best, .. } => self.engine.best_logits(rows, best, &mut values),
             Action::Draft { jobs, rows } => {
@@ -289,7 +291,7 @@ impl<J: Join> Desk<'_, J> {
         };
         done.map_err(failed)?;
         let held = self.engine.held().to_vec();
-        self.core.computed(self.start.elapsed(), values, held);
+        self.core.computed(self.start.elapsed(), Computed { values, berth, held });
         Ok(())
     }
 
@@ -332,6 +334,7 @@ impl<J: Join> Desk<'_, J> {
         match action {
             Action::Send(frame) => self.links().outbound.queue(frame)?,
             Action::Free(rows) => self.links().give_back(rows),
+            Action::Reach(offer) => follow::reach(self.engine, Rank(0), &offer),
             Action::Skip(stream) => self.engine.skip(stream),
             Action::Tell(id, event) => self.tell(id, event),
             Action::Answer(id, verdict) => {

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use arith::base::{Rank, Round, StreamId};
 use sched::{DraftJob, Event as Heard, Failure, Refusal, Request, RequestId};
-use wire::control::Agree;
+use stage::Input;
+use wire::control::{Agree, Offer};
 use wire::frame::Frame;
 use wire::plan::Plan;
 
@@ -48,16 +49,22 @@ pub enum Event {
     /// A plan, rows or a cancel of the rank before.
     Frame(Frame),
     /// The device is done with the last [`Action::Stage`] or [`Action::Head`].
-    Computed {
-        /// All rows of the round, or the logits.
-        values: Vec<f32>,
-        /// As [`stage::Engine::held`] after a stage's work.
-        held: Vec<bool>,
-    },
+    Computed(Computed),
     /// The device is done with the last [`Action::Draft`]: the guesses of each job.
     Drafted(Vec<Vec<u32>>),
     /// Requests or cancels were made: rank 0 looks for something to do.
     Look,
+}
+
+/// What a device has computed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Computed {
+    /// All rows of the round, or the logits; none where the rows lie in a berth.
+    pub values: Vec<f32>,
+    /// The berth of the rank after in which they lie.
+    pub berth: Option<u32>,
+    /// As [`stage::Engine::held`] after a stage's work.
+    pub held: Vec<bool>,
 }
 
 /// What the server asks of rank 0.
@@ -101,6 +108,19 @@ pub enum Rows {
     Tokens(Vec<u32>),
     /// Others: values.
     Values(Vec<f32>),
+    /// Others: values in a berth of their device.
+    Berth(u32),
+}
+
+impl Rows {
+    /// As an engine takes them.
+    pub fn input(&self) -> Input<'_> {
+        match self {
+            Self::Tokens(ids) => Input::Tokens(ids),
+            Self::Values(values) => Input::Rows(values),
+            Self::Berth(berth) => Input::Berth(*berth),
+        }
+    }
 }
 
 /// What a rank does.
@@ -110,6 +130,8 @@ pub enum Action {
     Send(Frame),
     /// Gives back the room of rows that go nowhere.
     Free(Vec<f32>),
+    /// Has the device find the berths of the rank after.
+    Reach(Box<Offer>),
     /// Tells the device that a stream's rows need no computing any more.
     Skip(StreamId),
     /// Gives the device a round.

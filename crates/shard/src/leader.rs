@@ -227,6 +227,7 @@ impl Engine for Leader {
         let given = match input {
             Input::Tokens(ids) => call::Input::Tokens(ids.into()),
             Input::Rows(rows) => call::Input::Rows(rows.into()),
+            Input::Berth(berth) => return Err(StageError::OtherBerth { berth }),
         };
         let step = Call::Step { plan: Cow::Borrowed(plan), input: given };
         let (epoch, number) = self.caller.call(&step)?;

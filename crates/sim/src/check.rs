@@ -57,7 +57,7 @@ impl World {
         for due in &self.due {
             if (due.epoch, due.rank) == (epoch.0, rank)
                 && due.at < self.now
-                && seen.computed.contains(&due.stream)
+                && seen.streams.contains(&due.stream)
                 && self.faults.iter().all(|(_, until)| *until < self.epoch_began)
             {
                 return Err(Broken(format!(

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arith::base::StreamId;
-use stage::{Engine, Fake, Fault, Input, Shapes, SlotState, StageError};
+use arith::base::{Round, StreamId};
+use ring::step::Computed;
+use stage::{Engine, Fake, Fault, Input, Offer, Shapes, SlotState, StageError};
 use wire::plan::{Op, Plan};
 
 use crate::plant::Plant;
@@ -33,15 +34,13 @@ pub struct Table {
     pub pages_free: u32,
 }
 
-/// What a round did, apart from its values.
+/// What a round did.
 #[derive(Debug)]
 pub struct Seen {
-    /// All rows of the round.
-    pub values: Vec<f32>,
-    /// As [`Engine::held`].
-    pub held: Vec<bool>,
+    /// What the core is told.
+    pub computed: Computed,
     /// Streams of which rows were computed.
-    pub computed: Vec<StreamId>,
+    pub streams: Vec<StreamId>,
 }
 
 impl Device {
@@ -51,8 +50,10 @@ impl Device {
         ends: bool,
         keeps_max: usize,
         plant: Option<Plant>,
+        berths: bool,
     ) -> Self {
         let fake = Fake::new(model(range, ends)).with_keeps_max(keeps_max);
+        let fake = if berths { fake.with_berths() } else { fake };
         let fault = match plant {
             Some(Plant::LostRollback) => Some(Fault::PositionOnly),
             Some(Plant::FreedTwice) => Some(Fault::FreedTwice),
@@ -85,6 +86,17 @@ impl Device {
         self.fake.prepare(shapes)
     }
 
+    /// As [`Engine::berths`].
+    pub fn berths(&mut self, count: u32) -> Option<Offer> {
+        self.fake.berths(count).expect("berths of a fake")
+    }
+
+    /// As [`Engine::reach`].
+    pub fn reach(&mut self, offer: &Offer) {
+        // Where it can't, rows go over the link.
+        let _ = self.fake.reach(offer);
+    }
+
     fn luck(&mut self) -> Result<(), StageError> {
         match &mut self.fails_in {
             Some(0) => {
@@ -105,6 +117,7 @@ impl Device {
     /// The stage's own, within the outer one: what no stage may do.
     pub fn step(
         &mut self,
+        round: Round,
         plan: &Plan,
         input: Input<'_>,
     ) -> Result<Result<Seen, StageError>, String> {
@@ -112,17 +125,18 @@ impl Device {
             return Ok(Err(error));
         }
         let mut values = Vec::new();
-        if let Err(error) = self.fake.step(plan, input, &mut values) {
-            return Ok(Err(error));
-        }
-        let mut computed = Vec::new();
+        let berth = match self.fake.step_on(round, plan, input, &mut values) {
+            Ok(berth) => berth,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut streams = Vec::new();
         for entry in &plan.entries {
             match entry.op {
                 Op::Close | Op::Cancel => {
                     self.skips.remove(&entry.id);
                     self.generations.remove(&entry.id);
                 }
-                _ if entry.rows > 0 && !self.skips.contains(&entry.id) => computed.push(entry.id),
+                _ if entry.rows > 0 && !self.skips.contains(&entry.id) => streams.push(entry.id),
                 _ => {}
             }
         }
@@ -138,7 +152,7 @@ impl Device {
         if self.boasts {
             held.fill(true);
         }
-        Ok(Ok(Seen { values, held, computed }))
+        Ok(Ok(Seen { computed: Computed { values, berth, held }, streams }))
     }
 
     /// Logits of rows.

@@ -7,9 +7,10 @@ use arith::base::{Epoch, Rank};
 use ring::error::RingError;
 use ring::inbox;
 use ring::link::{Inbound, LinkError};
-use ring::step::{Action, Asked, Following, Leading, Now, Rows, Stepped, Want};
+use ring::step::{Action, Asked, Computed, Following, Leading, Now, Stepped, Want};
 use sched::Carried;
-use stage::{Input, Shapes, StageError};
+use stage::{Offer, StageError};
+use wire::control::Agree;
 use wire::frame::Kind;
 
 use crate::device::{Device, Seen};
@@ -65,6 +66,8 @@ pub struct Node {
     /// The newest epoch there was.
     pub last: Epoch,
     pub rows_bytes_max: usize,
+    /// By what the rank before is to find its berths.
+    pub offer: Option<Offer>,
     /// Its device takes so many times as long, until then.
     pub slow: (u64, u64),
     /// Its next round takes so long on top.
@@ -86,6 +89,7 @@ impl Node {
             held: None,
             last: Epoch(0),
             rows_bytes_max: 0,
+            offer: None,
             slow: (1, 0),
             hang: 0,
         }
@@ -211,7 +215,7 @@ impl World {
                 }
             }
             Want::Prepare(agree) => {
-                self.prepare(rank, &agree.shapes);
+                self.prepare(rank, &agree);
                 None
             }
             Want::Compute(work) => {
@@ -325,10 +329,11 @@ impl World {
         self.turn(rank)
     }
 
-    fn prepare(&mut self, rank: usize, shapes: &Shapes) {
-        let node = &mut self.nodes[rank];
+    fn prepare(&mut self, rank: usize, agree: &Agree) {
+        let (node, shapes) = (&mut self.nodes[rank], &agree.shapes);
         node.rows_bytes_max = shapes.round_rows_max as usize * node.device.hidden() * 4;
         let prepared = node.device.prepare(shapes);
+        node.offer = node.device.berths(agree.depth).filter(|_| rank > 0);
         if prepared.is_err() {
             self.faults.push((self.now, self.now));
         }
@@ -354,11 +359,7 @@ impl World {
             other => return Err(Broken(format!("rank {rank}: no work: {other:?}"))),
         };
         let count = plan.rows();
-        let input = match &rows {
-            Rows::Tokens(tokens) => Input::Tokens(tokens),
-            Rows::Values(values) => Input::Rows(values),
-        };
-        let stepped = self.nodes[rank].device.step(&plan, input);
+        let stepped = self.nodes[rank].device.step(round, &plan, rows.input());
         let stepped = stepped.map_err(|why| Broken(format!("rank {rank}, {round}: {why}")))?;
         self.trace.note(self.now, 5 + round.0, || {
             let entries: Vec<_> = plan.entries.iter().map(|e| (e.id.0, e.op, e.rows)).collect();
@@ -405,18 +406,16 @@ impl World {
                 Ok(Vec::new())
             }
             (Core::Follow(core), Outcome::Prepared(Ok(()))) => {
-                core.prepared();
+                core.prepared(node.offer.take());
                 Ok(Vec::new())
             }
             (Core::Lead(core), Outcome::Staged(Ok(seen))) => {
-                core.computed(now, seen.values, seen.held);
+                core.computed(now, seen.computed);
                 Ok(Vec::new())
             }
-            (Core::Follow(core), Outcome::Staged(Ok(seen))) => {
-                core.computed(seen.values, seen.held)
-            }
+            (Core::Follow(core), Outcome::Staged(Ok(seen))) => core.computed(seen.computed),
             (Core::Lead(core), Outcome::Logits(logits)) => {
-                core.computed(now, logits, Vec::new());
+                core.computed(now, Computed { values: logits, ..Computed::default() });
                 Ok(Vec::new())
             }
             (Core::Lead(core), Outcome::Guesses(guesses)) => {
@@ -489,6 +488,7 @@ impl World {
                     self.patience.cancel(id);
                 }
                 Action::State(state) => self.publishes(state),
+                Action::Reach(offer) => self.nodes[rank].device.reach(&offer),
                 Action::Proven(_) | Action::Free(_) => {}
                 Action::Hold { reason, progressed } => {
                     let carried: Carried = self.nodes[0].lead().carried();

@@ -249,7 +249,10 @@ impl World {
     pub fn fresh(&self, rank: usize, life: u64) -> Node {
         let own = self.setting.describe(rank);
         let plant = self.plant.filter(|plant| self.has_plant(*plant, rank));
-        let device = Device::new(own.range.clone(), rank == 0, self.setting.keeps_max[rank], plant);
+        let (range, keeps_max) = (own.range.clone(), self.setting.keeps_max[rank]);
+        // Devices give each other rows in half of all settings.
+        let berths = self.setting.depth.is_multiple_of(2);
+        let device = Device::new(range, rank == 0, keeps_max, plant, berths);
         let core = match rank {
             0 => Core::Lead(Box::new(Leading::new(self.setting.facts()))),
             _ => Core::Follow(Box::new(Following::new(own, self.setting.times(), device.hidden()))),

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use arith::base::StreamId;
+use arith::base::{Round, StreamId};
 use arith::float;
 use wire::plan::Plan;
 
 use crate::StageError;
 
-pub use wire::control::Shapes;
+pub use wire::control::{Offer, Shapes};
 pub use wire::slot::SlotState;
 
 /// What a stage computes a round from.
@@ -18,6 +18,8 @@ pub enum Input<'a> {
     Tokens(&'a [u32]),
     /// Other ranks: `rows * hidden` values from the boundary.
     Rows(&'a [f32]),
+    /// The same, which lie in a berth of this rank's device.
+    Berth(u32),
 }
 
 impl Input<'_> {
@@ -34,6 +36,8 @@ impl Input<'_> {
                 ("tokens of a round", rows, ids.len())
             }
             Self::Rows(values) => ("values of a round", rows * hidden, values.len()),
+            // The frame that named it said of how many rows.
+            Self::Berth(_) => return Ok(()),
         };
         if most == found {
             return Ok(());
@@ -87,6 +91,34 @@ pub trait Engine: Send {
     /// Settles, then computes the plan's rows; `out` becomes `rows * hidden` values.
     fn step(&mut self, plan: &Plan, input: Input<'_>, out: &mut Vec<f32>)
     -> Result<(), StageError>;
+    /// Makes `count` **berths** on this rank's device for rows of the agreed rounds, to which the
+    /// device of the rank before may write by itself, and says by what it finds them. They stay
+    /// until the engine ends. `None` where nobody may be asked, or the reason in words.
+    fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
+        let _ = count;
+        Ok(None)
+    }
+    /// Finds the berths of the rank after, for the rows of this epoch; in words by what way.
+    ///
+    /// # Errors
+    /// Why this rank's device does not see them, in words: rows go over the link.
+    fn reach(&mut self, offer: &Offer) -> Result<String, String> {
+        let _ = offer;
+        Err("this rank's device gives rows to its host alone".into())
+    }
+    /// As [`Engine::step`], but where the rank after has berths that were reached, the rows may lie
+    /// in that of `round` when it ends: its number, and `out` is empty. A berth is that of every
+    /// so manieth round, as many as there are, and rounds in flight are no more.
+    fn step_on(
+        &mut self,
+        round: Round,
+        plan: &Plan,
+        input: Input<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<Option<u32>, StageError> {
+        let _ = round;
+        self.step(plan, input, out).map(|()| None)
+    }
     /// Rank 0: final norm and head of rows that came back; `out` becomes `rows * vocab` logits, of
     /// a group on the first member alone.
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError>;
@@ -120,7 +152,7 @@ pub trait Engine: Send {
     }
     /// The stream's rows in later plans are computed as zeros, until its cancel or close entry.
     fn skip(&mut self, id: StreamId);
-    /// Forgets every stream (a new epoch); weights stay.
+    /// Forgets every stream and the berths that were reached (a new epoch); weights stay.
     fn reset(&mut self);
     /// For each keep of the last plan, whether it was held; what a stage answers in the plan that
     /// it forwards. Empty where the stage keeps nothing.

@@ -115,6 +115,12 @@ pub enum StageError {
         /// Which.
         what: &'static str,
     },
+    /// Rows that are not in the berth in which they were said to lie.
+    #[error("OtherBerth: berth {berth} does not hold the round's rows")]
+    OtherBerth {
+        /// Which.
+        berth: u32,
+    },
     /// A range that the model does not have.
     #[error("OtherRange: expected layers inside 0..{layers}, found {first}..{end}")]
     OtherRange {

@@ -8,13 +8,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use arith::base::StreamId;
+use arith::base::{Round, StreamId};
 use arith::sample::mix;
+use backend::berths::Shared;
 use wire::plan::Plan;
 
 use crate::fault::missed_rollback;
 use crate::slots::{Effects, KeepEffect, Settled, Slots};
-use crate::{Chain, Engine, Fault, Input, Pick, Shapes, SlotState, StageError};
+use crate::{Chain, Engine, Fault, Input, Offer, Pick, Shapes, SlotState, StageError};
 
 /// What a [`Fake`] pretends to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,10 @@ pub struct Fake {
     keeps_max: usize,
     /// Pages that [`Fault::FreedTwice`] gives back once more.
     stale: Vec<u32>,
+    /// Its berths, and those of the rank after.
+    berths: Option<Shared>,
+    reached: Option<Shared>,
+    round_rows: usize,
 }
 
 /// The states of one layer after 0, 1, .. rows of the last window, path by path of a tree.
@@ -67,7 +72,17 @@ impl Fake {
             held: Vec::new(),
             keeps_max: usize::MAX,
             stale: Vec::new(),
+            berths: None,
+            reached: None,
+            round_rows: 0,
         }
+    }
+
+    /// The same stage with a device that others of this process may write to.
+    #[must_use]
+    pub fn with_berths(mut self) -> Self {
+        self.berths = Some(Shared::new(0, 0));
+        self
     }
 
     /// The same stage with room for so many kept states.
@@ -192,8 +207,52 @@ impl Engine for Fake {
 
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
         self.slots = Slots::new(*shapes);
+        self.round_rows = shapes.round_rows_max as usize;
         self.reset();
         Ok(())
+    }
+
+    fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
+        let values = LABEL_VALUES + self.round_rows * self.config.hidden;
+        let Some(berths) = &mut self.berths else { return Ok(None) };
+        *berths = Shared::new(count as usize, values);
+        Ok(Some(berths.offer()))
+    }
+
+    fn reach(&mut self, offer: &Offer) -> Result<String, String> {
+        if self.berths.is_none() {
+            return Err("a device that gives its rows to nobody".into());
+        }
+        self.reached = Some(Shared::find(offer)?);
+        Ok("in this process".into())
+    }
+
+    fn step_on(
+        &mut self,
+        round: Round,
+        plan: &Plan,
+        input: Input<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<Option<u32>, StageError> {
+        let mut came = Vec::new();
+        if let (Input::Berth(berth), Some(berths)) = (input, &self.berths) {
+            came.resize(LABEL_VALUES + plan.rows() * self.config.hidden, 0.0);
+            berths.fetch(berth, 0, &mut came);
+            if came[..LABEL_VALUES] != label(round) {
+                return Err(StageError::OtherBerth { berth });
+            }
+        }
+        let came = came.get(LABEL_VALUES..).unwrap_or_default();
+        let input = if let Input::Berth(_) = input { Input::Rows(came) } else { input };
+        self.step(plan, input, out)?;
+        let Some(berths) = self.reached.as_ref().filter(|_| !out.is_empty()) else {
+            return Ok(None);
+        };
+        let berth = (round.0 % berths.count() as u64) as u32;
+        berths.put(berth, 0, &label(round));
+        berths.put(berth, LABEL_VALUES, out);
+        out.clear();
+        Ok(Some(berth))
     }
 
     fn step(
@@ -222,6 +281,7 @@ impl Engine for Fake {
                     Input::Rows(rows) => {
                         values.copy_from_slice(&rows[row * hidden..(row + 1) * hidden]);
                     }
+                    Input::Berth(berth) => return Err(StageError::OtherBerth { berth }),
                 }
                 self.layers(span.id, position, at == 0, values);
             }
@@ -280,6 +340,7 @@ impl Engine for Fake {
         self.kept.clear();
         self.held.clear();
         self.stale.clear();
+        self.reached = None;
     }
 
     fn held(&self) -> &[bool] {
@@ -289,6 +350,13 @@ impl Engine for Fake {
     fn table(&self) -> Vec<SlotState> {
         self.slots.table()
     }
+}
+
+/// What rows in a berth begin with, so that others are no rows of the round.
+const LABEL_VALUES: usize = 4;
+
+fn label(round: Round) -> [f32; LABEL_VALUES] {
+    std::array::from_fn(|at| value(round.0 >> (16 * at)))
 }
 
 fn value(state: u64) -> f32 {

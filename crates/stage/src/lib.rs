@@ -11,10 +11,11 @@ mod fault;
 mod guess;
 pub mod model;
 mod pairs;
+mod pass;
 pub mod slots;
 mod stage;
 
-pub use engine::{Chain, Engine, Input, Pick, Shapes, SlotState, Wake};
+pub use engine::{Chain, Engine, Input, Offer, Pick, Shapes, SlotState, Wake};
 pub use error::StageError;
 pub use exchange::{Exchange, ExchangeError, Member};
 pub use fake::{Fake, FakeConfig};

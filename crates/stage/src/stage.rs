@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arith::attention::KvDtype;
-use arith::base::StreamId;
+use arith::base::{Round, StreamId};
 use arith::format::Format;
 use backend::{Backend, RowAt, RowMap, Walk};
 use weights::Checkpoint;
@@ -13,10 +13,13 @@ use wire::plan::Plan;
 
 use crate::exchange::Alone;
 use crate::guess::Guessing;
-use crate::model::{self, Choice, Need, Part, Piece, Program, Record, Replay, Share, Sizes, Split};
+use crate::model::{self, Choice, Need, Part, Piece, Program, Replay, Share, Sizes, Split};
 use crate::pairs::{self, PAIR_ROWS_MIN};
-use crate::slots::{Effects, KeepEffect, Settled, Slots, Span, WINDOW_ROWS_MAX};
-use crate::{Chain, Engine, Exchange, Fault, Input, Member, Pick, Shapes, SlotState, StageError};
+use crate::pass::{Out, live_rows, pieces, runs};
+use crate::slots::{Effects, KeepEffect, Settled, Slots, WINDOW_ROWS_MAX};
+use crate::{
+    Chain, Engine, Exchange, Fault, Input, Member, Offer, Pick, Shapes, SlotState, StageError,
+};
 
 /// Most rows that pass through the layers at once; a larger round runs in pieces. Bounds the row
 /// buffers, never bits.
@@ -69,6 +72,10 @@ pub struct Stage<B> {
     pairs: bool,
     /// Rows of a piece on their way in or out.
     scratch: Vec<f32>,
+    /// Whether it may give rows to the rank after, and take them, by its device alone.
+    moors: bool,
+    /// Berths of the rank after.
+    reached: Option<u32>,
     #[cfg(any(test, feature = "faults"))]
     plant: crate::fault::Plant,
 }
@@ -159,6 +166,8 @@ impl<B: Backend> Stage<B> {
             prompt_pair: (count > 1).then_some(PAIR_ROWS_MIN),
             pairs: false,
             scratch: Vec::new(),
+            moors: false,
+            reached: None,
             #[cfg(any(test, feature = "faults"))]
             plant: crate::fault::Plant::default(),
         })
@@ -215,6 +224,20 @@ impl<B: Backend> Stage<B> {
     /// ring's last stage those that the plan wants, of a member other than the first none.
     pub fn spare(&mut self) {
         self.spares = true;
+    }
+
+    /// From the next epoch on, has berths for the rank before and puts rows to those of the rank
+    /// after, where their devices see each other's memory.
+    pub fn moor(&mut self) {
+        self.moors = true;
+    }
+
+    /// The berth of the rank after for a round's rows, where all of them go there.
+    fn berth(&self, round: Round, effects: &Effects) -> Option<u32> {
+        let count = self.reached?;
+        // The rows of a stream that is skipped are zeros, which no berth has.
+        let is_whole = effects.spans.iter().all(|span| !span.skipped);
+        (is_whole && !effects.origins.is_empty()).then(|| (round.0 % u64::from(count)) as u32)
     }
 
     /// Whether a row of the plan goes on from here.
@@ -294,6 +317,11 @@ impl<B: Backend> Stage<B> {
                 let ids: Vec<u32> = live.iter().map(|&row| ids[row]).collect();
                 self.program.embed(&ids);
             }
+            Input::Berth(berth) => {
+                for run in runs(&live, &|_| true) {
+                    self.program.fetch(berth, live[run.start], run.len(), run.start);
+                }
+            }
             Input::Rows(rows) => match runs(&live, &|_| true).as_slice() {
                 [_] => {
                     let end = live[0] + live.len();
@@ -309,11 +337,16 @@ impl<B: Backend> Stage<B> {
             },
         }
         self.layers(piece)?;
-        let out = out.rows();
         let runs = runs(&live, needs);
         for run in &runs {
             let (first, last) = (live[run.start], live[run.end - 1]);
-            self.program.store(run.start, &mut out[first * hidden..(last + 1) * hidden]);
+            match out.berth {
+                Some(berth) => self.program.put(run.start, run.len(), berth, first),
+                None => {
+                    let to = &mut out.rows()[first * hidden..(last + 1) * hidden];
+                    self.program.store(run.start, to);
+                }
+            }
         }
         if runs.is_empty() {
             // A step is done when it ends.
@@ -414,12 +447,38 @@ impl<B: Backend> Engine for Stage<B> {
         self.warm()
     }
 
+    fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
+        let rows = self.slots.shapes().round_rows_max as usize;
+        self.moors.then(|| self.program.berths(count as usize, rows)).transpose()
+    }
+
+    fn reach(&mut self, offer: &Offer) -> Result<String, String> {
+        if !self.moors {
+            return Err(format!("{} is not to give rows by itself", self.backend.device()));
+        }
+        self.reached = Some(self.program.reach(offer)?);
+        Ok(format!("by {} alone", self.backend.device()))
+    }
+
     fn step(
         &mut self,
         plan: &Plan,
         input: Input<'_>,
         out: &mut Vec<f32>,
     ) -> Result<(), StageError> {
+        let reached = self.reached.take();
+        let stepped = self.step_on(Round(0), plan, input, out);
+        self.reached = reached;
+        stepped.map(|_| ())
+    }
+
+    fn step_on(
+        &mut self,
+        round: Round,
+        plan: &Plan,
+        input: Input<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<Option<u32>, StageError> {
         let rows = plan.rows();
         input.check(rows, self.hidden, self.vocab)?;
         let effects = self.apply(plan)?;
@@ -429,15 +488,18 @@ impl<B: Backend> Engine for Stage<B> {
         self.pairs = !self.config.loop_mode && pairs::may(plan, &effects.spans);
         let needs = self.needs(plan);
         out.clear();
-        let mut out = Out { values: rows * self.hidden, rows: out };
+        let berth = self.berth(round, &effects);
+        let mut out = Out { berth, values: rows * self.hidden, rows: out };
         let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a round" })?;
         // Cuts are rows of the plan: a tree has others.
         let cuts: &[u32] = if effects.origins.len() == rows { &plan.cuts } else { &[] };
         for piece in pieces(effects.origins.len(), cuts, sizes.rows_max) {
             self.run(&effects, piece, input, (&needs, &mut out))?;
         }
-        out.rows();
-        self.works()
+        if berth.is_none() {
+            out.rows();
+        }
+        self.works().map(|()| berth)
     }
 
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
@@ -492,6 +554,8 @@ impl<B: Backend> Engine for Stage<B> {
         self.slots.reset();
         self.held.clear();
         self.program.forget_all();
+        self.reached = None;
+        self.program.leave();
     }
 
     fn held(&self) -> &[bool] {
@@ -587,75 +651,11 @@ fn sizes(shapes: &Shapes) -> Result<Sizes, StageError> {
     })
 }
 
-/// A step's rows: zeros at first, which are written while the device works.
-struct Out<'a> {
-    values: usize,
-    rows: &'a mut Vec<f32>,
-}
-
-impl Out<'_> {
-    fn rows(&mut self) -> &mut [f32] {
-        self.rows.resize(self.values, 0.0);
-        self.rows
-    }
-}
-
-/// Runs of those of a piece's rows that are needed and lie one behind another in the plan too;
-/// `live` says which rows of it they are.
-fn runs(live: &[usize], needs: &impl Fn(usize) -> bool) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for (at, &row) in live.iter().enumerate().filter(|(_, row)| needs(**row)) {
-        match runs.last_mut() {
-            Some(run) if run.end == at && live[at - 1] + 1 == row => run.end += 1,
-            _ => runs.push(at..at + 1),
-        }
-    }
-    runs
-}
-
-/// The rows of a piece of the round whose streams are not skipped, and their indices in its map.
-fn live_rows(effects: &Effects, rows: Range<usize>) -> (Piece, Vec<usize>) {
-    let (mut piece, mut live) = (Piece::default(), Vec::new());
-    for Span { rows: all, track, kept_at, .. } in effects.spans.iter().filter(|span| !span.skipped)
-    {
-        let part = rows.start.max(all.start)..rows.end.min(all.end);
-        if part.is_empty() {
-            continue;
-        }
-        let (skipped, first) = (part.start - all.start, live.len());
-        live.extend(part);
-        let rows = first..live.len();
-        // Later pieces of a window go on in place.
-        let from = if skipped == 0 { track.from } else { Some(track.to) };
-        piece.walks.push(Walk { rows: rows.clone(), from, to: track.to });
-        if let Some(at) = kept_at {
-            piece.records.push(Record { rows, at: kept_row(track.slot, *at) + skipped });
-        }
-    }
-    piece.map.rows = live.iter().map(|&row| effects.map.rows[row]).collect();
-    piece.map.tables.clone_from(&effects.map.tables);
-    (piece, live)
-}
-
-fn kept_row(slot: u32, at: u32) -> usize {
+pub(crate) fn kept_row(slot: u32, at: u32) -> usize {
     (slot * WINDOW_ROWS_MAX + at) as usize
 }
 
 fn replay(settled: &Settled) -> Replay {
     let Settled { accepted, at, track, .. } = *settled;
     Replay { at: kept_row(track.slot, at), rows: accepted as usize, from: track.from, to: track.to }
-}
-
-/// Splits `rows` into pieces of at most `most`, each ending at the last cut that it can reach.
-fn pieces(rows: usize, cuts: &[u32], most: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut start = 0;
-    std::iter::from_fn(move || {
-        let limit = (start + most).min(rows);
-        let reach =
-            cuts.iter().map(|&cut| cut as usize).filter(|cut| (start + 1..limit).contains(cut));
-        let end = if limit == rows { rows } else { reach.max().unwrap_or(limit) };
-        let piece = start..end;
-        start = end;
-        (!piece.is_empty()).then_some(piece)
-    })
 }

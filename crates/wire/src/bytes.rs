@@ -122,6 +122,7 @@ pub(crate) enum Tag {
     Plan = 3,
     Agree = 4,
     Fields = 5,
+    Berths = 6,
 }
 
 impl Tag {
@@ -132,6 +133,7 @@ impl Tag {
             Self::Plan => "plan",
             Self::Agree => "agree",
             Self::Fields => "fields",
+            Self::Berths => "berths",
         }
     }
 }
@@ -161,8 +163,9 @@ pub(crate) fn take_prefix(take: &mut Take<'_>) -> Result<Tag, WireError> {
         3 => Tag::Plan,
         4 => Tag::Agree,
         5 => Tag::Fields,
+        6 => Tag::Berths,
         other => {
-            return Err(WireError::OtherMessage(take.fault("message", "1..5", other)));
+            return Err(WireError::OtherMessage(take.fault("message", "1..6", other)));
         }
     };
     take.zeros::<1>("reserved")?;

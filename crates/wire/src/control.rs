@@ -4,7 +4,7 @@ use arith::base::Rank;
 
 use crate::bytes::{Tag, Take, put_prefix, take_prefix};
 use crate::error::WireError;
-use crate::limit::{CONTROL_BYTES_MAX, DEPTH_MAX};
+use crate::limit::{CONTROL_BYTES_MAX, DEPTH_MAX, OFFER_BYTES};
 
 pub use crate::describe::{Describe, Shapes};
 pub use crate::fingerprint::Fields;
@@ -27,6 +27,19 @@ pub struct Ready {
     pub rank: Rank,
 }
 
+/// By what the rank before finds a rank's berths; its device's own words.
+pub type Offer = [u8; OFFER_BYTES];
+
+/// A rank has berths on its device: room for rows, to which the device of the rank before may write
+/// by itself. Goes round to that rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Berths {
+    /// The rank; not 0, to which no rows of whole rounds go.
+    pub rank: Rank,
+    /// Where they are.
+    pub offer: Offer,
+}
+
 /// A control frame's payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -39,6 +52,8 @@ pub enum Message {
     Ready(Ready),
     /// A fingerprint's fields, exchanged when digests differ.
     Fields(Fields),
+    /// A rank has berths.
+    Berths(Berths),
 }
 
 impl Message {
@@ -66,6 +81,12 @@ impl Message {
                 put_prefix(&mut out, Tag::Fields);
                 fields.put_into(&mut out);
             }
+            Self::Berths(berths) => {
+                put_prefix(&mut out, Tag::Berths);
+                out.extend(berths.rank.0.to_le_bytes());
+                out.extend(berths.offer);
+                Self::decode(&out)?;
+            }
         }
         Ok(out)
     }
@@ -85,6 +106,7 @@ impl Message {
             Tag::Agree => Self::Agree(Agree::take_from(&mut take)?),
             Tag::Ready => Self::Ready(Ready::take_from(&mut take)?),
             Tag::Fields => Self::Fields(Fields::take_from(&mut take)?),
+            Tag::Berths => Self::Berths(Berths::take_from(&mut take)?),
             Tag::Plan => {
                 let fault = take.fault("message", "a control message", "a plan");
                 return Err(WireError::OtherMessage(fault));
@@ -101,6 +123,7 @@ impl Message {
             Self::Agree(_) => "agree",
             Self::Ready(_) => "ready",
             Self::Fields(_) => "fields",
+            Self::Berths(_) => "berths",
         }
     }
 }
@@ -114,6 +137,17 @@ impl Agree {
             return Err(WireError::BadValue(take.fault("depth", expected, depth)));
         }
         Ok(Self { shapes, depth, settings: Fields::take_from(take)? })
+    }
+}
+
+impl Berths {
+    fn take_from(take: &mut Take<'_>) -> Result<Self, WireError> {
+        let rank = take.u32("rank")?;
+        if !(1..arith::base::WORLD_MAX).contains(&rank) {
+            let expected = format!("1..{}", arith::base::WORLD_MAX);
+            return Err(WireError::BadRank(take.fault("rank", expected, rank)));
+        }
+        Ok(Self { rank: Rank(rank), offer: take.array("offer")? })
     }
 }
 

@@ -7,7 +7,8 @@ use crate::bytes::Take;
 use crate::cancel::{CANCEL_BYTES, Cancel};
 use crate::error::{Fault, WireError};
 use crate::limit::{
-    CONTROL_BYTES_MAX, HEADER_BYTES, PART_BYTES_MAX, PLAN_BYTES_MAX, REASON_BYTES_MAX, VERSION,
+    BERTH_BYTES, CONTROL_BYTES_MAX, HEADER_BYTES, PART_BYTES_MAX, PLAN_BYTES_MAX, REASON_BYTES_MAX,
+    VERSION,
 };
 use crate::rows;
 use crate::stop::Stop;
@@ -39,6 +40,8 @@ pub enum Kind {
     Cancel = 6,
     /// What a rank says of its work.
     Tally = 7,
+    /// A round's rows lie in a berth of the receiver's device.
+    Berth = 8,
 }
 
 impl Kind {
@@ -52,6 +55,7 @@ impl Kind {
             Self::Beat => BEAT_BYTES,
             Self::Cancel => CANCEL_BYTES,
             Self::Tally => TALLY_BYTES,
+            Self::Berth => BERTH_BYTES,
         }
     }
 
@@ -62,7 +66,12 @@ impl Kind {
 
     /// Whether frames of this kind belong to a round; all others carry round 0.
     fn numbered(self) -> bool {
-        matches!(self, Self::Plan | Self::Rows)
+        matches!(self, Self::Plan | Self::Rows | Self::Berth)
+    }
+
+    /// Whether frames of this kind say of how many rows they are; all others carry 0.
+    fn counts(self) -> bool {
+        matches!(self, Self::Rows | Self::Berth)
     }
 }
 
@@ -71,9 +80,9 @@ impl Kind {
 pub struct Header {
     /// What the payload is.
     pub kind: Kind,
-    /// The round, from 1, of a plan or of rows; else 0.
+    /// The round, from 1, of a plan, of rows or of a berth; else 0.
     pub round: Round,
-    /// Rows of this hop in all, at least 1, for rows; else 0.
+    /// Rows of this hop in all, at least 1, for rows and a berth; else 0.
     pub rows: u32,
     /// More parts follow; only for rows.
     pub more: bool,
@@ -118,7 +127,8 @@ impl Header {
             5 => Kind::Beat,
             6 => Kind::Cancel,
             7 => Kind::Tally,
-            other => return Err(WireError::OtherKind(take.fault("kind", "1..7", other))),
+            8 => Kind::Berth,
+            other => return Err(WireError::OtherKind(take.fault("kind", "1..8", other))),
         };
         let round = Round(take.u64("round")?);
         let rows = take.u32("rows")?;
@@ -150,12 +160,11 @@ impl Header {
             let expected = if self.kind.numbered() { "1 or more" } else { "0" };
             return Err(WireError::OutOfTurn(Fault::new("frame.round", expected, self.round)));
         }
-        let is_rows = self.kind == Kind::Rows;
-        if is_rows != (self.rows != 0) {
-            let expected = if is_rows { "1 or more" } else { "0" };
+        if self.kind.counts() != (self.rows != 0) {
+            let expected = if self.kind.counts() { "1 or more" } else { "0" };
             return Err(WireError::OtherRows(Fault::new("frame.rows", expected, self.rows)));
         }
-        if is_rows && self.payload_bytes == 0 {
+        if self.kind == Kind::Rows && self.payload_bytes == 0 {
             return Err(WireError::OtherRows(Fault::new("frame.payload_bytes", "1 or more", 0)));
         }
         Ok(())
@@ -167,9 +176,9 @@ impl Header {
 pub struct Frame {
     /// What it carries.
     pub kind: Kind,
-    /// The round of a plan or of rows; else 0.
+    /// The round of a plan, of rows or of a berth; else 0.
     pub round: Round,
-    /// Rows of this hop, for rows; else 0.
+    /// Rows of this hop, for rows and a berth; else 0.
     pub rows: u32,
     /// The message, unless it is rows.
     pub payload: Vec<u8>,
@@ -210,6 +219,11 @@ impl Frame {
         Self { kind: Kind::Rows, round, rows, payload: Vec::new(), values }
     }
 
+    /// A frame that says in which berth of the receiver `rows` rows lie.
+    pub fn berth(round: Round, rows: u32, berth: u32) -> Self {
+        Self { round, rows, ..Self::message(Kind::Berth, berth.to_le_bytes().into()) }
+    }
+
     /// A stop's frame.
     pub fn stop(stop: &Stop) -> Self {
         Self::message(Kind::Stop, stop.encode())
@@ -236,6 +250,20 @@ impl Frame {
             Kind::Rows => VALUE_BYTES * self.values.len(),
             _ => self.payload.len(),
         }
+    }
+
+    /// The berth in which `rows` rows lie.
+    ///
+    /// # Errors
+    /// `OtherRows` where there are more or fewer; `Truncated`, `Trailing`.
+    pub fn into_berth(self, rows: usize) -> Result<u32, WireError> {
+        if self.rows as usize != rows {
+            let expected = format!("{rows} in a berth");
+            return Err(WireError::OtherRows(Fault::new("frame.rows", expected, self.rows)));
+        }
+        let mut take = Take::new("berth", &self.payload);
+        let berth = take.u32("number")?;
+        take.end().map(|()| berth)
     }
 
     /// The values of `rows` rows of `width` each.

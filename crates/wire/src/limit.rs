@@ -24,8 +24,12 @@ pub const LAYERS_MAX: u32 = 4096;
 pub const TAPS_MAX: usize = 256;
 /// Most residual planes of a boundary row.
 pub const PLANES_MAX: u8 = 16;
-/// Most rounds in flight.
+/// Most rounds in flight, and most berths of a rank.
 pub const DEPTH_MAX: u32 = 64;
+/// Bytes by which a rank's berths are found.
+pub const OFFER_BYTES: usize = 128;
+/// Bytes of a berth's number.
+pub const BERTH_BYTES: usize = 4;
 /// Most bytes of a name: engine version, backend, device, a fingerprint field's name.
 pub const NAME_BYTES_MAX: usize = 256;
 /// Most bytes of a fingerprint field's value.

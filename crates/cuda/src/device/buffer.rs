@@ -146,19 +146,24 @@ impl Buffer {
     /// Device to device: `bytes` bytes of `from` from `first` on to here at `at`.
     pub(crate) fn copy_from(&self, from: &Self, first: usize, at: usize, bytes: usize) {
         assert!(first + bytes <= from.bytes && at + bytes <= self.bytes, "a copy within buffers");
+        // SAFETY: memory of both buffers.
+        unsafe { self.device.copy(self.at + at as u64, from.at + first as u64, bytes) };
+    }
+}
+
+impl Device {
+    /// Copies bytes that this card sees, after all that was asked for.
+    ///
+    /// # Safety
+    /// Memory of this card or mapped to it, of as many bytes, at both addresses.
+    pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) {
         if bytes == 0 {
             return;
         }
-        self.device.barrier();
-        // SAFETY: memory of both buffers.
-        self.device.must("cuMemcpyDtoDAsync", unsafe {
-            (self.device.driver.copy)(
-                self.at + at as u64,
-                from.at + first as u64,
-                bytes,
-                self.device.stream,
-            )
-        });
+        self.barrier();
+        // SAFETY: the caller's word.
+        let code = unsafe { (self.driver.copy)(to, from, bytes, self.stream) };
+        self.must("cuMemcpyDtoDAsync", code);
     }
 }
 

@@ -1,7 +1,9 @@
 //! Memory that several see: of a card by name or address, of the host by a card.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, OnceLock};
 
 use super::{Buffer, Device};
 use crate::library::{Handle, MemoryName};
@@ -10,6 +12,19 @@ use crate::{CudaError, pinned};
 /// `cudaIpcMemLazyEnablePeerAccess`.
 const LAZY: u32 = 1;
 const REACHED_ALREADY: c_int = 704;
+
+/// What tells this process from others, on whichever machine.
+fn process() -> u64 {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    *PROCESS
+        .get_or_init(|| RandomState::new().build_hasher().finish() ^ u64::from(std::process::id()))
+}
+
+/// By what others find memory of a card: its name, the card's, the process', the address there and
+/// the card's number there.
+pub(crate) const FOUND_BY_BYTES: usize = 100;
+/// Of which the card's is here.
+pub(crate) const CARD: std::ops::Range<usize> = 64..80;
 
 /// Memory of another card, as this one sees it.
 pub(crate) struct Seen {
@@ -20,8 +35,19 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// Memory by what [`Device::found_by`] says of it, of this process or of another one of this
+    /// machine.
+    pub(crate) fn find(device: &Arc<Device>, by: &[u8; FOUND_BY_BYTES]) -> Result<Self, CudaError> {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| by[at + i]));
+        if word(80) == process() {
+            let ordinal = u32::from_le_bytes(std::array::from_fn(|i| by[96 + i]));
+            return Self::here(device, ordinal, word(88));
+        }
+        Self::named(device, std::array::from_fn(|i| by[i]))
+    }
+
     /// Memory of this process, of card `ordinal`.
-    pub(crate) fn here(device: &Arc<Device>, ordinal: u32, at: u64) -> Result<Self, CudaError> {
+    fn here(device: &Arc<Device>, ordinal: u32, at: u64) -> Result<Self, CudaError> {
         device.enter();
         let (driver, mut own, mut other, mut may) = (&device.driver, 0, 0, 0);
         let mut context: Handle = std::ptr::null_mut();
@@ -29,6 +55,9 @@ impl Seen {
         let code = unsafe {
             device.call("cuCtxGetDevice", (driver.context_device)(&mut own))?;
             device.call("cuDeviceGet", (driver.device_get)(&mut other, ordinal as c_int))?;
+            if own == other {
+                return Ok(Self { device: device.clone(), at, named: false });
+            }
             device.call("cuDeviceCanAccessPeer", (driver.may_reach)(&mut may, own, other))?;
             if may == 0 {
                 let words = format!("cuda:{ordinal}'s memory is not seen from here");
@@ -45,7 +74,7 @@ impl Seen {
     }
 
     /// Memory of another process.
-    pub(crate) fn named(device: &Arc<Device>, name: [u8; 64]) -> Result<Self, CudaError> {
+    fn named(device: &Arc<Device>, name: [u8; 64]) -> Result<Self, CudaError> {
         device.enter();
         let (mut at, name) = (0, MemoryName(name));
         // SAFETY: a place for an address; what the name is of is the driver's to check.
@@ -110,8 +139,23 @@ impl Drop for Word {
 }
 
 impl Device {
+    /// By what others find a buffer of this card, which is number `ordinal` here.
+    pub(crate) fn found_by(
+        &self,
+        buffer: &Buffer,
+        ordinal: u32,
+    ) -> Result<[u8; FOUND_BY_BYTES], CudaError> {
+        let (name, uuid) = (self.memory_name(buffer)?, self.uuid()?);
+        let (process, at) = (process().to_le_bytes(), buffer.at().to_le_bytes());
+        let ordinal = ordinal.to_le_bytes();
+        let fields: [&[u8]; 5] = [&name, &uuid, &process, &at, &ordinal];
+        let mut by = [0; FOUND_BY_BYTES];
+        by.iter_mut().zip(fields.concat()).for_each(|(place, byte)| *place = byte);
+        Ok(by)
+    }
+
     /// By which other processes find a buffer.
-    pub(crate) fn memory_name(&self, buffer: &Buffer) -> Result<[u8; 64], CudaError> {
+    fn memory_name(&self, buffer: &Buffer) -> Result<[u8; 64], CudaError> {
         let mut name = MemoryName([0; 64]);
         self.enter();
         // SAFETY: a place for a name, and memory of this card.
@@ -120,7 +164,7 @@ impl Device {
     }
 
     /// What tells this card from all others.
-    pub(crate) fn uuid(&self) -> Result<[u8; 16], CudaError> {
+    fn uuid(&self) -> Result<[u8; 16], CudaError> {
         let (mut own, mut uuid) = (0, [0; 16]);
         self.enter();
         // SAFETY: places for an id and 16 bytes.

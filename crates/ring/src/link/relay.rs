@@ -58,7 +58,9 @@ impl Place {
     /// A stop, beat, cancel or tally that breaks the protocol.
     pub fn relay(self, frame: &Frame) -> Result<Relay, WireError> {
         let decided = match frame.kind {
-            Kind::Control | Kind::Plan | Kind::Rows => Ok(Relay::Deliver { onward: false }),
+            Kind::Control | Kind::Plan | Kind::Rows | Kind::Berth => {
+                Ok(Relay::Deliver { onward: false })
+            }
             Kind::Beat => self.beat(Beat::decode(&frame.payload)?),
             Kind::Tally => self.tally(Tally::decode(&frame.payload)?),
             Kind::Stop => self.pass(Stop::decode(&frame.payload)?.origin),

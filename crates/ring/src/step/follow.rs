@@ -6,8 +6,9 @@ use arith::base::{Epoch, Rank, Round};
 use wire::cancel::Cancel;
 use wire::frame::{Frame, Kind};
 use wire::plan::Plan;
+use wire::{Fault, WireError};
 
-use super::{Action, Event, Rows, Stepped};
+use super::{Action, Computed, Event, Rows, Stepped};
 use crate::error::RingError;
 use crate::hop::{self, Hop};
 
@@ -19,6 +20,8 @@ struct Terms {
     epoch: Epoch,
     hidden: usize,
     depth: u32,
+    /// Berths of this rank's device.
+    berths: u32,
 }
 
 /// A follower's state in one epoch.
@@ -43,20 +46,27 @@ struct Item {
     plan: Plan,
     /// The plan's bytes, which go on as they came.
     payload: Vec<u8>,
-    rows: Vec<f32>,
+    rows: Rows,
 }
 
 impl Follow {
     /// A rank of `world` before its first round; `hidden` values a row, `depth` rounds at most.
     pub fn new(rank: Rank, world: u32, epoch: Epoch, hidden: usize, depth: u32) -> Self {
         Self {
-            terms: Terms { rank, world, epoch, hidden, depth },
+            terms: Terms { rank, world, epoch, hidden, depth, berths: 0 },
             waiting: VecDeque::new(),
             half: None,
             at_work: None,
             came: 0,
             done: 0,
         }
+    }
+
+    /// With so many berths, which the rank before was told of.
+    #[must_use]
+    pub fn with_berths(mut self, berths: u32) -> Self {
+        self.terms.berths = berths;
+        self
     }
 
     /// The round on the device (0 when idle) and the rounds done.
@@ -80,13 +90,13 @@ impl Follow {
                 }
             }
             Event::Frame(frame) => self.frame(frame)?,
-            Event::Computed { values, held } => self.computed(values, &held, &mut actions)?,
+            Event::Computed(computed) => actions.extend(self.computed(computed)?),
             Event::Look | Event::Drafted(_) => {}
         }
         if self.at_work.is_none()
             && let Some(mut item) = self.waiting.pop_front()
         {
-            let rows = Rows::Values(std::mem::take(&mut item.rows));
+            let rows = std::mem::replace(&mut item.rows, Rows::Values(Vec::new()));
             actions.push(Action::Stage { round: item.round, plan: item.plan.clone(), rows });
             self.at_work = Some(item);
         }
@@ -95,8 +105,16 @@ impl Follow {
 
     fn frame(&mut self, frame: Frame) -> Result<(), RingError> {
         if let Some(mut item) = self.half.take() {
-            hop::expect(&frame, Kind::Rows, item.round)?;
-            let rows = frame.into_rows(item.plan.rows(), self.terms.hidden);
+            let rows = match frame.kind {
+                Kind::Berth => {
+                    hop::expect(&frame, Kind::Berth, item.round)?;
+                    self.berth(item.round, item.plan.rows(), frame).map(Rows::Berth)
+                }
+                _ => {
+                    hop::expect(&frame, Kind::Rows, item.round)?;
+                    frame.into_rows(item.plan.rows(), self.terms.hidden).map(Rows::Values)
+                }
+            };
             item.rows = rows.map_err(|error| RingError::Wire { from: self.before(), error })?;
             return self.whole(item);
         }
@@ -104,12 +122,24 @@ impl Follow {
         self.came += 1;
         let plan = Plan::decode(&frame.payload)
             .map_err(|error| RingError::Wire { from: Rank(0), error })?;
-        let item = Item { round: frame.round, plan, payload: frame.payload, rows: Vec::new() };
+        let rows = Rows::Values(Vec::new());
+        let item = Item { round: frame.round, plan, payload: frame.payload, rows };
         if item.plan.rows() == 0 {
             return self.whole(item);
         }
         self.half = Some(item);
         Ok(())
+    }
+
+    /// The berth that a frame names, which is the round's.
+    fn berth(&self, round: Round, rows: usize, frame: Frame) -> Result<u32, WireError> {
+        let found = frame.into_berth(rows)?;
+        let due = round.0.checked_rem(self.terms.berths.into());
+        if due == Some(found.into()) {
+            return Ok(found);
+        }
+        let due = due.map_or("rows over the link".into(), |due| format!("berth {due}"));
+        Err(WireError::OutOfTurn(Fault::new("berth.number", due, found)))
     }
 
     fn whole(&mut self, item: Item) -> Result<(), RingError> {
@@ -124,25 +154,18 @@ impl Follow {
         Ok(())
     }
 
-    fn computed(
-        &mut self,
-        values: Vec<f32>,
-        held: &[bool],
-        actions: &mut Vec<Action>,
-    ) -> Result<(), RingError> {
+    fn computed(&mut self, computed: Computed) -> Stepped {
         let mut item = self.at_work.take().expect("the device was given a round");
         if !item.plan.keeps.is_empty() {
-            for (keep, held) in item.plan.keeps.iter_mut().zip(held) {
+            for (keep, held) in item.plan.keeps.iter_mut().zip(&computed.held) {
                 keep.held &= held;
             }
             item.payload = item.plan.encode()?;
         }
         self.done = item.round.0;
-        let hop = Hop::of(self.terms.rank.0, self.terms.world);
-        let (frames, room) =
-            hop::frames(item.round, &item.plan, item.payload, hop, values, self.terms.hidden);
-        actions.extend(frames.into_iter().map(Action::Send).chain(room.map(Action::Free)));
-        Ok(())
+        let Terms { rank, world, hidden, .. } = self.terms;
+        let hop = Hop::of(rank.0, world);
+        Ok(hop::onward(item.round, &item.plan, item.payload, hop, computed, hidden))
     }
 
     /// The rank whose frames arrive here.

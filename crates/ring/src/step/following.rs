@@ -1,10 +1,11 @@
 //! The life of every rank but 0: waits for rank 0, boots, then computes what the plans say.
 
-use arith::base::{Epoch, Round};
-use wire::control::Describe;
+use arith::base::{Epoch, Rank, Round};
+use wire::control::{Describe, Offer};
+use wire::frame::Kind;
 
-use super::{Action, Event, Follow, Now, Stepped, Want};
-use crate::boot::{Boot, BootTimes};
+use super::{Action, Computed, Event, Follow, Now, Stepped, Want};
+use crate::boot::{self, Boot, BootTimes};
 use crate::error::RingError;
 use crate::inbox::{self, Wake};
 use crate::link::Inbound;
@@ -55,6 +56,11 @@ impl Following {
         }
     }
 
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.own.rank
+    }
+
     /// The round on the device (0 when idle) and the rounds done.
     pub fn progress(&self) -> (Round, u64) {
         match &self.phase {
@@ -91,12 +97,17 @@ impl Following {
                 if let Some(agree) = boot.agreed() {
                     let (rank, world) = (self.own.rank, self.own.world);
                     let core = Follow::new(rank, world, *epoch, self.hidden, agree.depth);
+                    let core = core.with_berths(if boot.offers() { agree.depth } else { 0 });
                     let rounds = Rounds { core, work: None, looked: false };
                     self.phase = Phase::Rounds(Box::new(rounds));
                 }
                 Ok(actions)
             }
             (Phase::Boot(_, boot), None) => Err(boot.late()),
+            // Those of the rank after come round when this rank is ready.
+            (Phase::Rounds(_), Some(Wake::Frame(frame))) if frame.kind == Kind::Control => {
+                boot::berths(self.own.rank, frame)
+            }
             (Phase::Rounds(rounds), Some(Wake::Frame(frame))) => rounds.step(Event::Frame(frame)),
             (Phase::Rounds(rounds), None) => {
                 rounds.looked = true;
@@ -106,10 +117,11 @@ impl Following {
         }
     }
 
-    /// Stage and link have room for what was agreed.
-    pub fn prepared(&mut self) {
+    /// Stage and link have room for what was agreed; the device has berths where it offers some, as
+    /// many as rounds may be in flight.
+    pub fn prepared(&mut self, offer: Option<Offer>) {
         if let Phase::Boot(_, boot) = &mut self.phase {
-            boot.prepared();
+            boot.prepared(offer);
         }
     }
 
@@ -117,9 +129,9 @@ impl Following {
     ///
     /// # Errors
     /// What ends the epoch.
-    pub fn computed(&mut self, values: Vec<f32>, held: Vec<bool>) -> Stepped {
+    pub fn computed(&mut self, computed: Computed) -> Stepped {
         match &mut self.phase {
-            Phase::Rounds(rounds) => rounds.step(Event::Computed { values, held }),
+            Phase::Rounds(rounds) => rounds.step(Event::Computed(computed)),
             _ => Ok(Vec::new()),
         }
     }

@@ -12,7 +12,7 @@ use wire::frame::{Frame, Kind};
 use wire::plan::{Mode, Plan};
 
 use super::timing::Timing;
-use super::{Action, Event, Now, Rows, Stepped};
+use super::{Action, Computed, Event, Now, Rows, Stepped};
 use crate::error::RingError;
 use crate::hop::{self, Hop};
 
@@ -178,13 +178,11 @@ impl Lead {
         let mut actions = Vec::new();
         match event {
             Event::Frame(frame) => self.frame(now, frame)?,
-            Event::Computed { values, held } => {
-                match std::mem::replace(&mut self.device, Device::Idle) {
-                    Device::Stage(since) => self.sent(now, since, values, &held, &mut actions)?,
-                    Device::Head => self.finish(now, values, &mut actions),
-                    other => panic!("the device was given {other:?}"),
-                }
-            }
+            Event::Computed(computed) => match std::mem::replace(&mut self.device, Device::Idle) {
+                Device::Stage(since) => actions.extend(self.sent(now, since, computed)?),
+                Device::Head => self.finish(now, computed.values, &mut actions),
+                other => panic!("the device was given {other:?}"),
+            },
             Event::Drafted(guesses) => self.drafted(now, guesses),
             Event::Look => {}
         }
@@ -325,30 +323,22 @@ impl Lead {
     }
 
     /// Rank 0's stage is done with the newest round.
-    fn sent(
-        &mut self,
-        now: Now,
-        since: Now,
-        values: Vec<f32>,
-        held: &[bool],
-        actions: &mut Vec<Action>,
-    ) -> Result<(), RingError> {
+    fn sent(&mut self, now: Now, since: Now, computed: Computed) -> Stepped {
         let is_alone = self.flying.len() == 1;
         let flight = self.flying.back_mut().expect("the device was given a round");
-        for (keep, held) in flight.round.plan.keeps.iter_mut().zip(held) {
+        for (keep, held) in flight.round.plan.keeps.iter_mut().zip(&computed.held) {
             keep.held &= held;
         }
         let payload = flight.round.plan.encode()?;
         let (plan, number) = (&flight.round.plan, flight.round.number);
         let hop = Hop::of(0, self.ring.world);
-        let (frames, room) = hop::frames(number, plan, payload, hop, values, self.ring.hidden);
-        actions.extend(frames.into_iter().map(Action::Send).chain(room.map(Action::Free)));
+        let actions = hop::onward(number, plan, payload, hop, computed, self.ring.hidden);
         (flight.sent, flight.is_alone) = (Some(now), is_alone);
         if plan.rows() > 0 {
             self.timing.own(plan.rows(), now.saturating_sub(since));
             self.sched.set_pace(self.timing.pace(self.ring.world));
         }
-        Ok(())
+        Ok(actions)
     }
 }
 

@@ -8,7 +8,7 @@ use sched::{Caching, Carried, Drafters, Event as Heard, Failure, Refusal};
 use wire::control::{Agree, Describe};
 
 use super::turns::Turns;
-use super::{Action, Asked, Lead, Now, Ring, Stepped, Want};
+use super::{Action, Asked, Computed, Lead, Now, Ring, Stepped, Want};
 use crate::backoff::Backoff;
 use crate::boot::{Boot, BootTimes, Terms};
 use crate::canary::{CANARY, Known, Next, Proof};
@@ -268,14 +268,14 @@ impl Leading {
     /// Stage and link have room for what was agreed.
     pub fn prepared(&mut self) {
         if let Phase::Boot(_, boot) = &mut self.phase {
-            boot.prepared();
+            boot.prepared(None);
         }
     }
 
     /// The device is done.
-    pub fn computed(&mut self, now: Now, values: Vec<f32>, held: Vec<bool>) {
+    pub fn computed(&mut self, now: Now, computed: Computed) {
         if let Phase::Rounds(rounds) = &mut self.phase {
-            rounds.turns.computed(now, values, held);
+            rounds.turns.computed(now, computed);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use sched::Request;
 
-use super::{Action, Event, Lead, Now, Stepped, Want};
+use super::{Action, Computed, Event, Lead, Now, Stepped, Want};
 use crate::canary::CANARY;
 use crate::error::RingError;
 use crate::inbox::{self, Wake};
@@ -114,8 +114,8 @@ impl Turns {
     }
 
     /// The device is done. What came meanwhile is known before the next work is chosen.
-    pub(super) fn computed(&mut self, now: Now, values: Vec<f32>, held: Vec<bool>) {
-        self.done = Some((now, Event::Computed { values, held }));
+    pub(super) fn computed(&mut self, now: Now, computed: Computed) {
+        self.done = Some((now, Event::Computed(computed)));
         self.at = At::Inbox;
     }
 

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arith::attention::KvDtype;
-use arith::base::{Arith, Epoch, Rank, StreamId};
+use arith::base::{Arith, Epoch, Rank, Round, StreamId};
 use arith::sample::Sampling;
 use baton_ring::boot::BootTimes;
 use baton_ring::canary::Canary;
@@ -17,7 +17,7 @@ use baton_ring::lead::{Leader, ModelFacts};
 use baton_ring::link::{LinkError, Neighbours};
 use baton_ring::memory;
 use sched::{Caching, Drafters, Event, Failure, Request};
-use stage::{Chain, Engine, Fake, FakeConfig, Fault, Input, Pick, SlotState, StageError};
+use stage::{Chain, Engine, Fake, FakeConfig, Fault, Input, Offer, Pick, SlotState, StageError};
 use wire::control::{Describe, Shapes};
 use wire::describe::RowDtype;
 use wire::layout::Layout;
@@ -89,6 +89,8 @@ pub struct Twist {
     pub patience: Duration,
     /// A rank whose rounds take time.
     pub slow: Option<Slow>,
+    /// Ranks whose devices have berths and see those of others.
+    pub berths: Vec<u32>,
     /// Rounds, counted over all epochs, at which the last rank fails.
     pub breaks: Vec<u64>,
 }
@@ -120,6 +122,8 @@ pub struct Step {
     pub rows: Vec<Row>,
     /// The table after it.
     pub table: String,
+    /// Where its rows went.
+    pub berth: Option<u32>,
 }
 
 /// All rounds of a rank.
@@ -164,23 +168,33 @@ impl Engine for Staged {
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
         self.fake.prepare(shapes)
     }
-    fn step(
+    fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
+        self.fake.berths(count)
+    }
+    fn reach(&mut self, offer: &Offer) -> Result<String, String> {
+        self.fake.reach(offer)
+    }
+    fn step(&mut self, _: &Plan, _: Input<'_>, _: &mut Vec<f32>) -> Result<(), StageError> {
+        unreachable!("a ring numbers its rounds")
+    }
+    fn step_on(
         &mut self,
+        round: Round,
         plan: &Plan,
         input: Input<'_>,
         out: &mut Vec<f32>,
-    ) -> Result<(), StageError> {
+    ) -> Result<Option<u32>, StageError> {
         self.rounds += 1;
         let (began, rows) = (Instant::now(), self.rows(plan));
         if self.breaks.contains(&self.rounds) {
             return Err(StageError::EmptyShape { what: "luck" });
         }
         self.takes.into_iter().for_each(std::thread::sleep);
-        self.fake.step(plan, input, out)?;
+        let berth = self.fake.step_on(round, plan, input, out)?;
         *self.table.lock().unwrap() = Some(self.fake.table());
         let table = format!("{:?}", self.fake.table());
-        self.history.lock().unwrap().push(Step { began, rows, table });
-        Ok(())
+        self.history.lock().unwrap().push(Step { began, rows, table, berth });
+        Ok(berth)
     }
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
         self.fake.logits(rows, out)
@@ -246,6 +260,7 @@ impl Ring {
                 Some((at, fault)) if at == rank => fake.with_fault(fault),
                 _ => fake,
             };
+            let fake = if twist.berths.contains(&rank) { fake.with_berths() } else { fake };
             let slow = twist.slow.filter(|slow| slow.rank == rank);
             let breaks = if rank + 1 == world { twist.breaks.clone() } else { Vec::new() };
             let table = tables[rank as usize].clone();

@@ -105,7 +105,7 @@ fn boot(links: &Neighbours, layout: &Layout, engine: &mut Fake) -> Result<(), St
         }
         if let Wanted::Prepare(agree) = boot.want(Duration::ZERO) {
             engine.prepare(&agree.shapes).map_err(|e| e.to_string())?;
-            boot.prepared();
+            boot.prepared(None);
         } else {
             actions = boot.frame(frame(links)?).map_err(|e| e.to_string())?;
         }

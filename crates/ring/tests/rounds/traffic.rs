@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arith::base::{Epoch, Rank};
 use arith::sample::mix;
-use baton_ring::step::{Action, Event, Follow, Lead, Ring, Rows};
+use baton_ring::step::{Action, Computed, Event, Follow, Lead, Ring, Rows};
 use sched::{Caching, Drafting, Event as Heard, Refusal, Request, RequestId};
 use stage::{Engine, Fake, FakeConfig, Input, Shapes};
 use wire::control::{Agree, Fields};
@@ -187,8 +187,9 @@ impl Net {
                 frame.payload = plan.encode().unwrap();
                 Event::Frame(frame)
             }
-            Event::Computed { values, held } if self.build.deaf => {
-                Event::Computed { values, held: vec![true; held.len()] }
+            Event::Computed(mut computed) if self.build.deaf => {
+                computed.held.fill(true);
+                Event::Computed(computed)
             }
             event => event,
         }
@@ -261,7 +262,7 @@ impl Net {
             }
             self.met.kept_most = self.met.kept_most.max(fake.slots().keeps().len());
         }
-        Ok(Event::Computed { values, held })
+        Ok(Event::Computed(Computed { values, held, berth: None }))
     }
 
     fn tell(&mut self, id: u64, event: Heard) -> Result<(), String> {

@@ -39,6 +39,7 @@ impl<B: Backend> Backend for Timed<B> {
     type Vector = B::Vector;
     type Kv = B::Kv;
     type State = B::State;
+    type Berths = B::Berths;
 
     fn name(&self) -> &'static str {
         self.0.name()

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arith::attention::KvDtype;
 use arith::format::Format;
-use backend::{Backend, BackendError, RowMap, Walk};
+use backend::{Backend, BackendError, Offer, RowMap, Walk};
 use weights::{Checkpoint, Config};
 
 use crate::{Exchange, ExchangeError, StageError};
@@ -22,6 +22,7 @@ pub use share::{Share, Split};
 use trunk::Trunk;
 
 mod attention;
+mod berths;
 mod choice;
 mod division;
 mod ends;
@@ -162,6 +163,22 @@ pub trait Program: Send {
     fn load(&mut self, rows: &[f32]);
     /// Reads rows of the residual back, from `first` on.
     fn store(&self, first: usize, rows: &mut [f32]);
+    /// Has `count` berths of `rows` rows for the rank before, and says by what it finds them.
+    ///
+    /// # Errors
+    /// Why there are none, in words.
+    fn berths(&mut self, count: usize, rows: usize) -> Result<Offer, String>;
+    /// Finds the berths of the rank after; how many.
+    ///
+    /// # Errors
+    /// Why they are not seen, in words.
+    fn reach(&mut self, offer: &Offer) -> Result<u32, String>;
+    /// Forgets the berths of the rank after.
+    fn leave(&mut self);
+    /// Sets `rows` rows of the residual from `at` on from rows of a berth from `first` on.
+    fn fetch(&mut self, berth: u32, first: usize, rows: usize, at: usize);
+    /// Puts `rows` rows of the residual from `first` on to a berth of the rank after, from `at` on.
+    fn put(&self, first: usize, rows: usize, berth: u32, at: usize);
     /// Whether rows that were read back are to be believed: nothing of them came from a member that
     /// was lost on the way.
     fn settled(&mut self) -> Result<(), ExchangeError>;

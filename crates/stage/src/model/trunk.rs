@@ -6,11 +6,12 @@ use std::sync::Arc;
 use arith::attention::KvDtype;
 use arith::format::Format;
 use arith::gdn::HeadOrder;
-use backend::{Backend, BackendError, RowMap};
+use backend::{Backend, BackendError, Offer, RowMap};
 use weights::Checkpoint;
 use weights::config::Mixer as Kind;
 
 use super::attention::Attention;
+use super::berths::Berths;
 use super::division::Division;
 use super::ends::Ends;
 use super::group::Group;
@@ -38,6 +39,7 @@ pub(super) struct Trunk<B: Backend> {
     pub(super) ends: Option<Ends<B>>,
     pub(super) mtp: Option<Mtp<B>>,
     pub(super) work: Option<Work<B>>,
+    berths: Berths<B>,
 }
 
 /// One layer.
@@ -135,6 +137,7 @@ impl<B: Backend> Trunk<B> {
             ends,
             mtp: None,
             work: None,
+            berths: Berths::new(),
             backend,
             division,
             group: Group::new(exchange, part.fault),
@@ -269,6 +272,29 @@ impl<B: Backend> Program for Trunk<B> {
     fn store(&self, first: usize, rows: &mut [f32]) {
         let work = self.work.as_ref().expect("allocate comes first");
         self.backend.download(&work.lane.residual.x, first, rows);
+    }
+
+    fn berths(&mut self, count: usize, rows: usize) -> Result<Offer, String> {
+        self.berths.have(&self.backend, (count, rows, self.division.whole.hidden))
+    }
+
+    fn reach(&mut self, offer: &Offer) -> Result<u32, String> {
+        self.berths.reach(&self.backend, offer)
+    }
+
+    fn leave(&mut self) {
+        self.berths.leave();
+    }
+
+    fn fetch(&mut self, berth: u32, first: usize, rows: usize, at: usize) {
+        let x = &mut allocated(&mut self.work).lane.residual.x;
+        self.backend.fetch(self.berths.own(), berth, (first, rows), x, at);
+    }
+
+    fn put(&self, first: usize, rows: usize, berth: u32, at: usize) {
+        let work = self.work.as_ref().expect("allocate comes first");
+        let x = &work.lane.residual.x;
+        self.backend.put(x, (first, rows), self.berths.after(), (berth, at));
     }
 
     fn settled(&mut self) -> Result<(), ExchangeError> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::group::Together;
 use arith::attention::KvDtype;
-use arith::base::{Arith, Generation, StreamId};
+use arith::base::{Arith, Generation, Round, StreamId};
 use backend::Backend;
 use backend::scalar::Scalar;
 use baton_stage::{Engine, Fake, FakeConfig, Input, Shapes, Split, Stage, StageConfig, StageError};
@@ -31,6 +31,9 @@ pub const LONG: Shapes = Shapes {
     pages: 48,
     ..SHAPES
 };
+
+/// Berths of each stage that has some.
+const BERTHS: u32 = 3;
 
 /// Layers of every model here but the real one.
 pub const LAYERS: u32 = 3;
@@ -84,6 +87,8 @@ pub fn fake(range: Range<u32>) -> Fake {
 pub enum Kind {
     Fake,
     Scalar,
+    /// The same, whose rows go on by berths.
+    Berths,
     Cpu,
     /// [`hybrid`] on the CPU.
     Hybrid,
@@ -91,7 +96,8 @@ pub enum Kind {
     Group,
 }
 
-pub const KINDS: [Kind; 5] = [Kind::Fake, Kind::Scalar, Kind::Cpu, Kind::Hybrid, Kind::Group];
+pub const KINDS: [Kind; 6] =
+    [Kind::Fake, Kind::Scalar, Kind::Berths, Kind::Cpu, Kind::Hybrid, Kind::Group];
 
 /// One backend for all tests: its threads are few and shared.
 pub fn cpu() -> &'static Arc<cpu::Cpu> {
@@ -104,6 +110,11 @@ impl Kind {
         match self {
             Self::Fake => Box::new(fake(range)),
             Self::Scalar => Box::new(stage(&Arc::new(Scalar::default()), config(range))),
+            Self::Berths => {
+                let mut stage = stage(&Arc::new(Scalar::default()), config(range));
+                stage.moor();
+                Box::new(stage)
+            }
             Self::Cpu => Box::new(stage(cpu(), config(range))),
             Self::Hybrid => Box::new(Stage::open(cpu().clone(), hybrid(), config(range)).unwrap()),
             Self::Group => Box::new(Together::new(hybrid(), &config(range), Split::Shards, 3)),
@@ -153,6 +164,8 @@ impl Book {
 pub struct Chain<E: ?Sized = dyn Engine> {
     pub stages: Vec<Box<E>>,
     pub cuts: Vec<u32>,
+    /// Of the last round.
+    number: Round,
     /// What each stage but the last sent on in the last round.
     pub boundaries: Vec<Vec<f32>>,
     books: BTreeMap<u32, Book>,
@@ -169,8 +182,14 @@ impl<E: Engine + ?Sized> Chain<E> {
         for stage in &mut stages {
             stage.prepare(shapes).unwrap();
         }
+        for rank in 1..stages.len() {
+            if let Some(offer) = stages[rank].berths(BERTHS).unwrap() {
+                stages[rank - 1].reach(&offer).unwrap();
+            }
+        }
         let (books, kept) = (BTreeMap::new(), BTreeMap::new());
-        Self { stages, cuts: Vec::new(), boundaries: Vec::new(), books, kept }
+        let (cuts, boundaries) = (Vec::new(), Vec::new());
+        Self { stages, cuts, number: Round(0), boundaries, books, kept }
     }
 
     /// Runs a round; the rows of the last stage, in the order of `says` (ascending ids).
@@ -237,11 +256,16 @@ impl<E: Engine + ?Sized> Chain<E> {
         tokens: &[u32],
     ) -> Result<Vec<f32>, StageError> {
         let plan = Plan { entries, keeps, cuts: self.cuts.clone(), ..Plan::default() };
-        let (mut rows, mut next) = (Vec::new(), Vec::new());
+        let (mut rows, mut next, mut berth) = (Vec::new(), Vec::new(), None);
         self.boundaries.clear();
+        self.number = Round(self.number.0 + 1);
         for (rank, stage) in self.stages.iter_mut().enumerate() {
-            let input = if rank == 0 { Input::Tokens(tokens) } else { Input::Rows(&rows) };
-            stage.step(&plan, input, &mut next)?;
+            let input = match berth {
+                _ if rank == 0 => Input::Tokens(tokens),
+                Some(berth) => Input::Berth(berth),
+                None => Input::Rows(&rows),
+            };
+            berth = stage.step_on(self.number, &plan, input, &mut next)?;
             std::mem::swap(&mut rows, &mut next);
             self.boundaries.push(rows.clone());
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arith::attention::KvDtype;
+use arith::base::{Round, StreamId};
 use arith::float::is_spoilt;
 use backend::scalar::Scalar;
 use baton_stage::exchange::{Local, local};
@@ -66,6 +67,30 @@ fn a_round_larger_than_a_piece_equals_small_rounds_wherever_it_is_cut() {
             same(&rows, &alone.concat(), &format!("{kind:?}, cuts {:?}", chain.cuts));
         }
     }
+}
+
+#[test]
+fn rows_in_berths_are_those_of_a_boundary_and_a_stream_that_is_skipped_has_none() {
+    let (a, b) = (tokens(42, 70), tokens(43, 30));
+    let says = [say(1, 0, &a), say(2, 0, &b)];
+    let (mut plain, mut moored) = (Kind::Scalar.chain(&[1, 2]), Kind::Berths.chain(&[1, 2]));
+    let rows = moored.round(&says).unwrap();
+    same(&rows, &plain.round(&says).unwrap(), "rows");
+    assert!(moored.boundaries.iter().all(Vec::is_empty), "they went by berths");
+    let next = [say(1, 70, &b), say(2, 30, &a)];
+    for chain in [&mut plain, &mut moored] {
+        chain.stages[0].skip(StreamId(2));
+    }
+    let rows = moored.round(&next).unwrap();
+    same(&rows, &plain.round(&next).unwrap(), "rows beside a stream that is skipped");
+    assert!(!moored.boundaries[0].is_empty() && moored.boundaries[1].is_empty());
+    // A new epoch knows no berths but its own.
+    moored.stages[0].reset();
+    moored.stages[1].reset();
+    let plan = Plan { entries: vec![entry(7, Op::Open, 0, 1, 0, 0)], ..Plan::default() };
+    let mut out = Vec::new();
+    let berth = moored.stages[0].step_on(Round(9), &plan, Input::Tokens(&[1]), &mut out).unwrap();
+    assert_eq!((berth, out.len()), (None, plain.hidden()));
 }
 
 #[test]

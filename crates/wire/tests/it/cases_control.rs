@@ -2,13 +2,13 @@
 
 use arith::attention::KvDtype;
 use arith::base::Rank;
-use wire::control::{Agree, Describe, Fields, Message, Ready, Shapes};
+use wire::control::{Agree, Berths, Describe, Fields, Message, Ready, Shapes};
 use wire::describe::{Ends, RowDtype};
 
 use crate::cases::{Case, Cases, cut, grow};
 
 pub fn all() -> Vec<Case> {
-    let groups = [describes(), agrees(), readies(), fields()];
+    let groups = [describes(), agrees(), readies(), berths(), fields()];
     groups.into_iter().flatten().collect()
 }
 
@@ -78,7 +78,7 @@ fn describes() -> Vec<Case> {
         "
         magic            | BadMagic     | another magic             | 0  | 54465351
         other_version    | OtherVersion | version 2                 | 4  | 02
-        no_message       | OtherMessage | message 6                 | 6  | 06
+        no_message       | OtherMessage | message 7                 | 6  | 07
         plan             | OtherMessage | a plan in a control frame | 6  | 03
         reserved         | BadReserved  | byte 7 is 1               | 7  | 01
         describe_rank    | BadRank      | rank 3 of 3               | 8  | 03
@@ -153,6 +153,24 @@ fn readies() -> Vec<Case> {
     cases.bad("ready_truncated", "Truncated", "half a rank", cut(&good, 2));
     cases.bad("ready_trailing", "Trailing", "a byte more", grow(&good, &[0]));
     cases.bad("empty", "Truncated", "no payload at all", []);
+    cases.list
+}
+
+fn berths() -> Vec<Case> {
+    let mut cases = Cases::of("control");
+    let berths = Berths { rank: Rank(2), offer: std::array::from_fn(|i| i as u8) };
+    let good = Message::Berths(berths).encode().unwrap();
+    let good = cases.good("berths", "rank 2 has berths", good);
+    cases.pokes(
+        &good,
+        0,
+        "
+        berths_rank_0  | BadRank | rank 0 has none | 8 | 00
+        berths_rank_64 | BadRank | rank 64         | 8 | 40
+    ",
+    );
+    cases.bad("berths_truncated", "Truncated", "half an offer", cut(&good, 64));
+    cases.bad("berths_trailing", "Trailing", "a byte more", grow(&good, &[0]));
     cases.list
 }
 

@@ -37,6 +37,10 @@ pub fn rows_frame(round: u64) -> Frame {
     Frame::rows(Round(round), 2, vec![1.0, -2.5, f32::NAN, 0.0, -0.0, f32::INFINITY])
 }
 
+pub fn berth_frame() -> Frame {
+    Frame::berth(Round(9), 2, 3)
+}
+
 fn frames() -> Vec<Case> {
     let mut cases = Cases::of("frame");
     let cancel = Cancel { origin: Rank(0), stream: StreamId(5), epoch: Epoch(7) };
@@ -53,6 +57,7 @@ fn frames() -> Vec<Case> {
     cases.good("beat", "a beat of rank 1", written(Frame::beat(&beat())));
     cases.good("cancel", "stream 5 was given up", written(Frame::cancel(&cancel)));
     cases.good("tally", "what rank 2 has done", written(Frame::tally(&tally())));
+    cases.good("berth", "two rows in berth 3", written(berth_frame()));
     let both = [written(Frame::plan(Round(4), plan)), written(rows_frame(4))].concat();
     cases.good("plan_and_rows", "a round: its plan, then its rows", both);
     cases.good("none", "a link that carried nothing", []);
@@ -69,7 +74,7 @@ fn bad_headers() -> Vec<Case> {
         "
         other_version | OtherVersion | version 2                  | 4  | 02
         kind_0        | OtherKind    | kind 0                     | 6  | 00
-        kind_8        | OtherKind    | kind 8                     | 6  | 08
+        kind_9        | OtherKind    | kind 9                     | 6  | 09
         plan_round_0  | OutOfTurn    | plans belong to a round    | 8  | 00
         plan_rows     | OtherRows    | a plan has no rows         | 16 | 01
         plan_more     | BadFlags     | only rows come in parts    | 20 | 01
@@ -82,6 +87,15 @@ fn bad_headers() -> Vec<Case> {
         "
         beat_round_1 | OutOfTurn | beats belong to none | 8  | 01
         beat_large   | TooLarge  | a beat of 33 bytes   | 24 | 21
+    ",
+    );
+    cases.pokes(
+        &written(berth_frame()),
+        0,
+        "
+        berth_round_0 | OutOfTurn | rows belong to a round  | 8  | 00
+        berth_rows_0  | OtherRows | no rows in a berth      | 16 | 00
+        berth_large   | TooLarge  | a number of five bytes  | 24 | 05
     ",
     );
     let rows = written(rows_frame(9));
@@ -139,6 +153,8 @@ fn bad_turns() -> Vec<Case> {
     let first = two_parts(&[])[..40].to_vec();
     cases.bad("plan_between", "OutOfTurn", "a plan between two parts", two_parts(&plan));
     cases.bad("control_between", "OutOfTurn", "a control likewise", two_parts(&control));
+    let berth = written(berth_frame());
+    cases.bad("berth_between", "OutOfTurn", "a berth likewise", two_parts(&berth));
     cases.bad("other_round", "OutOfTurn", "part 2 is round 8's", poke(&two_parts(&[]), 48, &[8]));
     cases.bad("other_rows", "OutOfTurn", "part 2 is of 4 rows", poke(&two_parts(&[]), 56, &[4]));
     cases.bad("one_part", "Truncated", "the second part never comes", first);

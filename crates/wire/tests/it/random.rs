@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use wire::beat::Beat;
 use wire::call::{Call, Input};
 use wire::cancel::Cancel;
-use wire::control::{Agree, Describe, Fields, Message, Ready, Shapes};
+use wire::control::{Agree, Berths, Describe, Fields, Message, Ready, Shapes};
 use wire::describe::{Ends, RowDtype};
 use wire::frame::Frame;
 use wire::hello::{Answer, Encryption, Hello, Refusal, RefusalCode, Role};
@@ -162,6 +162,10 @@ pub fn message() -> impl Strategy<Value = Message> {
         }),
         (0u32..64).prop_map(|rank| Message::Ready(Ready { rank: Rank(rank) })),
         fields().prop_map(Message::Fields),
+        (1u32..64, any::<u8>()).prop_map(|(rank, byte)| Message::Berths(Berths {
+            rank: Rank(rank),
+            offer: [byte; 128]
+        })),
     ]
 }
 
@@ -247,6 +251,11 @@ pub fn frame() -> impl Strategy<Value = Frame> {
         beat().prop_map(|beat| Frame::beat(&beat)),
         cancel().prop_map(|cancel| Frame::cancel(&cancel)),
         tally().prop_map(|tally| Frame::tally(&tally)),
+        (1u64.., 1u32.., any::<u32>()).prop_map(|(round, rows, berth)| Frame::berth(
+            Round(round),
+            rows,
+            berth
+        )),
     ]
 }
 

@@ -134,4 +134,14 @@ fn a_writer_refuses_what_a_reader_would() {
     assert_eq!(code(Frame::plan(Round(1), vec![0; PART_BYTES_MAX + 1])), "TooLarge");
     let frame = Frame { kind: Kind::Beat, ..Frame::control(vec![0; 33]) };
     assert_eq!(code(frame), "TooLarge");
+    assert_eq!(code(Frame::berth(Round(3), 0, 1)), "OtherRows");
+}
+
+#[test]
+fn a_berth_has_a_number_of_four_bytes_and_the_plans_rows() {
+    let berth = || Frame::berth(Round(3), 7, 5);
+    assert_eq!(berth().into_berth(7), Ok(5));
+    assert_eq!(berth().into_berth(8).unwrap_err().code(), "OtherRows");
+    let short = Frame { payload: vec![0; 3], ..berth() };
+    assert_eq!(short.into_berth(7).unwrap_err().code(), "Truncated");
 }

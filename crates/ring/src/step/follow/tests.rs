@@ -47,7 +47,8 @@ fn take(core: &mut Follow, frames: Vec<Frame>) -> Vec<Action> {
 }
 
 fn computed(core: &mut Follow, rows: usize) -> Vec<Action> {
-    core.step(Event::Computed { values: vec![2.0; rows * HIDDEN], held: vec![] }).unwrap()
+    let values = vec![2.0; rows * HIDDEN];
+    core.step(Event::Computed(Computed { values, ..Computed::default() })).unwrap()
 }
 
 #[test]
@@ -100,6 +101,41 @@ fn a_late_an_early_and_a_repeated_frame_end_the_epoch_by_name() {
     let mut core = rank(4);
     assert_eq!(take(&mut core, vec![plan(1)]), []);
     assert!(core.step(Event::Frame(rows(2))).is_err(), "rows of another round");
+}
+
+#[test]
+fn rows_lie_in_the_rounds_berth_or_the_epoch_ends_by_name() {
+    let heard = |berths, frame| {
+        let mut core = rank(4).with_berths(berths);
+        (1..=4).for_each(|round| drop(take(&mut core, frames(round, 1))));
+        take(&mut core, vec![frames(5, 2).remove(0)]);
+        core.step(Event::Frame(frame)).map(|_| core)
+    };
+    let berth = |round, rows, berth| Frame::berth(Round(round), rows, berth);
+    // The round waits, as there are four.
+    let full = heard(4, berth(5, 2, 1)).unwrap_err().to_string();
+    assert!(full.contains("at most 4 rounds in flight"), "{full}");
+    for (berths, frame, why) in [
+        (4, berth(5, 2, 0), "berth.number: expected berth 1, found 0"),
+        (4, berth(5, 2, 5), "berth.number: expected berth 1, found 5"),
+        (0, berth(5, 2, 1), "berth.number: expected rows over the link, found 1"),
+        (4, berth(5, 3, 1), "frame.rows: expected 2 in a berth, found 3"),
+        (4, berth(6, 2, 2), "found Berth of round 6"),
+    ] {
+        let error = heard(berths, frame).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    let mut core = rank(4).with_berths(4);
+    take(&mut core, vec![frames(1, 3).remove(0)]);
+    let actions = take(&mut core, vec![berth(1, 3, 1)]);
+    assert!(matches!(&actions[..], [Action::Stage { rows: Rows::Berth(1), .. }]), "{actions:?}");
+    // What it computed lies in a berth of the next rank.
+    let computed = Computed { berth: Some(2), ..Computed::default() };
+    let mut middle = Follow::new(Rank(1), 3, Epoch(7), HIDDEN, 4);
+    take(&mut middle, frames(1, 3));
+    let actions = middle.step(Event::Computed(computed)).unwrap();
+    let last = Action::Send(Frame::berth(Round(1), 3, 2));
+    assert_eq!((actions.len(), actions.last()), (2, Some(&last)));
 }
 
 #[test]

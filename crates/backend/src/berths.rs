@@ -1,0 +1,119 @@
+//! Berths: room for the rows of rounds in flight, to which another rank's device writes by itself.
+//!
+//! [`None`] is that of a device whose memory nobody else sees, [`Shared`] that of the stages of one
+//! process, in the host's memory.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// By what another rank's device finds berths; the device's own words.
+pub type Offer = [u8; 128];
+
+/// Most bytes of a rank's berths.
+pub const BERTHS_BYTES_MAX: u64 = 2 << 30;
+
+/// Refuses more berths than a rank may have.
+///
+/// # Errors
+/// In words, with both numbers.
+pub fn check(count: usize, rows: usize, width: usize) -> Result<u64, String> {
+    let bytes = 4 * count as u128 * rows as u128 * width as u128;
+    if count > 0 && bytes <= u128::from(BERTHS_BYTES_MAX) {
+        return Ok(bytes as u64);
+    }
+    Err(format!("{count} berths of {rows} rows take {bytes} bytes, at most {BERTHS_BYTES_MAX}"))
+}
+
+/// No berths at all.
+#[derive(Clone, Copy, Debug)]
+pub enum None {}
+
+type Places = Vec<Mutex<Vec<f32>>>;
+
+/// Berths by their number, while somebody has them.
+static ALL: Mutex<BTreeMap<u64, Weak<Places>>> = Mutex::new(BTreeMap::new());
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Berths in memory that the stages of a process share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    number: u64,
+    places: Arc<Places>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// `count` berths of as many values.
+    pub fn new(count: usize, values: usize) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let places: Places = (0..count).map(|_| Mutex::new(vec![0.0; values])).collect();
+        let places = Arc::new(places);
+        let mut all = locked(&ALL);
+        all.retain(|_, places| places.strong_count() > 0);
+        all.insert(number, Arc::downgrade(&places));
+        Self { number, places }
+    }
+
+    /// By what [`Shared::find`] finds them.
+    pub fn offer(&self) -> Offer {
+        let mut offer = [0; size_of::<Offer>()];
+        offer[..8].copy_from_slice(&self.number.to_le_bytes());
+        offer
+    }
+
+    /// Berths of this process.
+    ///
+    /// # Errors
+    /// Berths that are not there any more, or never were.
+    pub fn find(offer: &Offer) -> Result<Self, String> {
+        let number = u64::from_le_bytes(std::array::from_fn(|i| offer[i]));
+        let places = locked(&ALL).get(&number).and_then(Weak::upgrade);
+        places.map(|places| Self { number, places }).ok_or_else(|| format!("no berths {number}"))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Writes values of a berth from `at` on.
+    pub fn put(&self, berth: u32, at: usize, values: &[f32]) {
+        locked(&self.places[berth as usize])[at..at + values.len()].copy_from_slice(values);
+    }
+
+    /// Reads values of a berth from `at` on.
+    pub fn fetch(&self, berth: u32, at: usize, values: &mut [f32]) {
+        values.copy_from_slice(&locked(&self.places[berth as usize])[at..at + values.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn whoever_was_told_of_berths_writes_to_them_until_their_owner_ends() {
+        let own = Shared::new(2, 4);
+        let before = Shared::find(&own.offer()).unwrap();
+        before.put(1, 2, &[7.0, 8.0]);
+        let mut values = [0.0; 3];
+        own.fetch(1, 1, &mut values);
+        assert_eq!((values, own.count()), ([0.0, 7.0, 8.0], 2));
+        let offer = own.offer();
+        drop((own, before));
+        assert!(Shared::find(&offer).is_err());
+    }
+
+    #[test]
+    fn berths_have_a_limit() {
+        let rows = BERTHS_BYTES_MAX as usize / 4 / 4096;
+        assert_eq!(check(1, rows, 4096), Ok(BERTHS_BYTES_MAX));
+        assert!(check(1, rows + 1, 4096).unwrap_err().contains("at most"));
+        assert!(check(0, rows, 4096).is_err());
+    }
+}
