@@ -5,7 +5,7 @@ beside it.
 
     python3 two_cards.py [--devices 'cuda:0|cuda:1'] [--prompts 4096,8192,32768] [--runs 20]
         [--prompt-runs 3] [--chunk 2048] [--cases one,shards2,...]
-        [--parts device,hashes,kills,speeds] [--seconds 540]
+        [--parts device,hashes,kills,hops,speeds] [--seconds 540]
 
 Ways between cards: `cards`, each other's memory; `nccl`; `memory`, the host's; `tcp`.
 """
@@ -75,6 +75,10 @@ class Server:
         link.request("GET", path)
         reply = link.getresponse()
         return reply.status, reply.read()
+
+    def rounds(self):
+        """Rounds that came back in this epoch."""
+        return json.loads(self.get("/health")[1]).get("rounds", 0)
 
     def ask(self, prompt, tokens, seen=None, **more):
         """Streams a reply: its ids, the seconds to the first token, those of the others, an error.
@@ -186,6 +190,8 @@ def cases(layers):
     yield "rows2 cards", rows, "cards", []
     yield "ring2 depth 4", ring, "cards", ["--depth", "4"]
     yield "ring2 depth 1", ring, "cards", ["--depth", "1"]
+    yield "ring2 tcp, depth 4", ring, "tcp", ["--depth", "4"]
+    yield "ring2 tcp, depth 1", ring, "tcp", ["--depth", "1"]
     yield "shards2 nccl", shards, "nccl", []
     yield "shards2 nccl, unpaired", shards, "nccl", alone
     yield "rows2 nccl", rows, "nccl", []
@@ -204,6 +210,7 @@ def speeds(args, model):
         devices = one if name == "one card" else args.devices
         # What leaves the cards takes too long for more.
         is_short = exchange != "cards" or "unpaired" in name or name.startswith("rows2")
+        is_short = is_short and not name.startswith("ring2")
         prompts = args.prompts[:1] if is_short else args.prompts
         if left(args) < 60:
             say(f"{name}: no time left")
@@ -224,12 +231,13 @@ def speeds(args, model):
                 seen |= {(streams, digest) for _, digest in runs}
                 say(f"{name}: decode of {streams}: {shown([run[0] for run in runs], 'tokens/s')}")
             for tokens in prompts:
-                runs = []
+                runs, before = [], server.rounds()
                 for at in range(max(1, args.prompt_runs * args.prompts[0] // tokens)):
                     if left(args) < 30:
                         break
                     runs.append(server.ask(prompt_of(tokens, at), 1)[1])
-                say(f"{name}: prompt of {tokens}: {shown(runs, 'ms', 1e3)}")
+                each = (server.rounds() - before) / max(1, len(runs))
+                say(f"{name}: prompt of {tokens}: {shown(runs, 'ms', 1e3)}, {each:.1f} rounds each")
             reference = reference or seen
             say(f"{name}: replies " + ("as of one card" if seen == reference else "DIFFER"))
         except RuntimeError as error:
@@ -251,12 +259,14 @@ def children(pid):
     return found
 
 
-def kills(args, model):
+def kills(args, model, kind="shards2"):
     """A rank that is killed, or stops: how long until rank 0 says so, and until the pair serves
     again."""
     layers = layers_of(model)
-    for exchange in ["cards", "nccl", "tcp"]:
-        server = Server(model, f"0:{layers}@shards2", args.devices, exchange, "--continue-s", "0",
+    half = layers // 2
+    layout = {"shards2": f"0:{layers}@shards2", "ring2": f"0:{half},{half}:{layers}"}[kind]
+    for exchange in ["cards", "nccl", "tcp"] if kind == "shards2" else ["cards", "tcp"]:
+        server = Server(model, layout, args.devices, exchange, "--continue-s", "0",
                         "--context", str(args.prompts[-1] + 1024))
         for what, phase, prompt, tokens in [("killed", "prompt", args.prompts[-1], 1),
                                             ("killed", "decode", 64, 900),
@@ -280,8 +290,8 @@ def kills(args, model):
             back = time.time() - killed
             ids, _, _, error = server.ask(prompt_of(64, 5), 4)
             took = 1e3 * (ended - killed)
-            say(f"{exchange}: {what} mid-{phase}: its reply ended after {took:.0f} ms ({reply[3]}),"
-                f" serves again after {back:.1f} s, {len(ids)} tokens {error or ''}")
+            say(f"{kind}, {exchange}: {what} mid-{phase}: its reply ended after {took:.0f} ms"
+                f" ({reply[3]}), serves again after {back:.1f} s, {len(ids)} tokens {error or ''}")
         server.end()
 
 
@@ -295,7 +305,7 @@ def main():
     parser.add_argument("--chunk", type=int, default=2048)
     parser.add_argument("--cases", default="", help="names' beginnings, parted by commas")
     parser.add_argument("--seconds", type=int, default=540)
-    parser.add_argument("--parts", default="device,hashes,kills,speeds")
+    parser.add_argument("--parts", default="device,hashes,kills,hops,speeds")
     args = parser.parse_args()
     args.prompts = [int(one) for one in args.prompts.split(",")]
     args.cases = [case for case in args.cases.split(",") if case]
@@ -312,6 +322,11 @@ def main():
         hashes(args)
     if "kills" in parts:
         kills(args, args.model or "baton-tiny")
+    if "hops" in parts:
+        kills(args, args.model or "baton-tiny", "ring2")
+        with open(os.path.join(HERE, "server.log"), errors="replace") as log:
+            ways = {line.split("INFO")[-1].strip() for line in log if "rows go " in line}
+        say("ways of rows: " + "; ".join(sorted(ways)))
     if making and making.wait() != 0:
         sys.exit("no model was made")
     if "speeds" in parts:

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use arith::base::StreamId;
-use stage::{Chain, Engine, Input, Pick, Shapes, SlotState, StageError, Wake};
+use arith::base::{Round, StreamId};
+use stage::{Chain, Engine, Input, Offer, Pick, Shapes, SlotState, StageError, Wake};
 use wire::plan::Plan;
 
 /// Reads what a [`Busy`] engine has computed, from any thread.
@@ -67,6 +67,21 @@ impl Engine for Busy {
         out: &mut Vec<f32>,
     ) -> Result<(), StageError> {
         self.meter.time(|| self.engine.step(plan, input, out))
+    }
+    fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
+        self.engine.berths(count)
+    }
+    fn reach(&mut self, offer: &Offer) -> Result<String, String> {
+        self.engine.reach(offer)
+    }
+    fn step_on(
+        &mut self,
+        round: Round,
+        plan: &Plan,
+        input: Input<'_>,
+        out: &mut Vec<f32>,
+    ) -> Result<Option<u32>, StageError> {
+        self.meter.time(|| self.engine.step_on(round, plan, input, out))
     }
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError> {
         self.meter.time(|| self.engine.logits(rows, out))

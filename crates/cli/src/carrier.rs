@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arith::base::Rank;
 use cuda::end::End;
 use cuda::nccl::Nccl;
 use cuda::peers::Peers;
@@ -24,6 +25,16 @@ pub fn exchange(group: &Group, seat: &Seat, through: Through) -> Box<dyn Exchang
         _ => Err(None),
     };
     Box::new(Direct::new(group.seat(), carrier))
+}
+
+/// Whether a rank on a card gives rows to the next one's card, and takes them, by its memory.
+pub fn moors(through: Through, rank: Rank, world: u32) -> bool {
+    if through == Through::Nccl && world > 1 {
+        tracing::info!(
+            "rank {rank}: NCCL is for members of a group; rows of the ring go over the link"
+        );
+    }
+    world > 1 && through == Through::Cards
 }
 
 fn words(error: CudaError) -> Without {

@@ -66,7 +66,14 @@ impl Model {
         let exchange = || group.map(|group| carrier::exchange(group, seat, through));
         let engine: Box<dyn Engine> = match seat {
             Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone(), exchange())?),
-            Seat::Cuda(cuda) => Box::new(self.stage_on(rank, cuda.clone(), exchange())?),
+            Seat::Cuda(cuda) => {
+                let mut stage = self.stage_on(rank, cuda.clone(), exchange())?;
+                // Members of a group have rows of their own.
+                if group.is_none() && carrier::moors(through, rank, self.layout.world()) {
+                    stage.moor();
+                }
+                Box::new(stage)
+            }
             #[cfg(feature = "gpu")]
             Seat::Gpu(gpu) => Box::new(self.stage_on(rank, gpu.clone(), exchange())?),
         };

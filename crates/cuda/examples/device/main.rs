@@ -7,6 +7,7 @@
 //! are a folder's.
 
 mod bench;
+mod berths;
 mod meet;
 mod model;
 
@@ -35,6 +36,8 @@ fn main() -> ExitCode {
         ["failure"] => failure(),
         ["replay"] => open().map(|cuda| bench::replay(&Arc::new(cuda)).unwrap_or(false)),
         ["meet"] => meet::run(&open_at),
+        ["berths"] => open().and_then(|cuda| berths::run(&Arc::new(cuda))),
+        ["berths", offer] => open().and_then(|cuda| berths::other(&Arc::new(cuda), offer)),
         ["shares", by] => meet::shares(&open_at, by),
         ["layers", size, format, rows] => layers(size, format, rows),
         ["bench", rate] => measure(rate, "all", "all", Arith::One),
@@ -44,7 +47,7 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "device conformance [quick|full [2]] | plain | unified | defects | failure | replay | \
-                 meet | shares memory|nccl | layers SIZE FORMAT ROWS | \
+                 meet | berths | shares memory|nccl | layers SIZE FORMAT ROWS | \
                  bench TFLOPS [SIZE [PART [2]]]"
             );
             return ExitCode::FAILURE;
