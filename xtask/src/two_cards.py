@@ -190,8 +190,8 @@ def cases(layers):
     yield "rows2 cards", rows, "cards", []
     yield "ring2 depth 4", ring, "cards", ["--depth", "4"]
     yield "ring2 depth 1", ring, "cards", ["--depth", "1"]
-    yield "ring2 tcp, depth 4", ring, "tcp", ["--depth", "4"]
-    yield "ring2 tcp, depth 1", ring, "tcp", ["--depth", "1"]
+    yield "ring2 depth 4 tcp", ring, "tcp", ["--depth", "4"]
+    yield "ring2 depth 1 tcp", ring, "tcp", ["--depth", "1"]
     yield "shards2 nccl", shards, "nccl", []
     yield "shards2 nccl, unpaired", shards, "nccl", alone
     yield "rows2 nccl", rows, "nccl", []

@@ -27,14 +27,17 @@ pub fn exchange(group: &Group, seat: &Seat, through: Through) -> Box<dyn Exchang
     Box::new(Direct::new(group.seat(), carrier))
 }
 
-/// Whether a rank on a card gives rows to the next one's card, and takes them, by its memory.
-pub fn moors(through: Through, rank: Rank, world: u32) -> bool {
-    if through == Through::Nccl && world > 1 {
-        tracing::info!(
-            "rank {rank}: NCCL is for members of a group; rows of the ring go over the link"
-        );
-    }
-    world > 1 && through == Through::Cards
+/// Whether a rank that computes on `seat` has its device give rows to the next rank's, and take
+/// them; where it was asked for and can't be, it says so.
+pub fn moors(seat: &Seat, through: Through, rank: Rank) -> bool {
+    let why = match (through, seat) {
+        (Through::Cards, Seat::Cuda(_)) => return true,
+        (Through::Cards, _) => format!("--exchange cards: {} is no CUDA card", seat.device()),
+        (Through::Nccl, Seat::Cuda(_)) => "NCCL is for members of a group".into(),
+        _ => return false,
+    };
+    tracing::info!("rank {rank}: rows of the ring go over the link: {why}");
+    false
 }
 
 fn words(error: CudaError) -> Without {

@@ -64,12 +64,14 @@ impl Model {
         self.check_memory(&[(rank, member)], seat.free_bytes())?;
         let through = self.settings.through;
         let exchange = || group.map(|group| carrier::exchange(group, seat, through));
+        // Members of a group have rows of their own.
+        let is_ring = group.is_none() && self.layout.world() > 1;
+        let moors = is_ring && carrier::moors(seat, through, rank);
         let engine: Box<dyn Engine> = match seat {
             Seat::Cpu(cpu) => Box::new(self.stage_on(rank, cpu.clone(), exchange())?),
             Seat::Cuda(cuda) => {
                 let mut stage = self.stage_on(rank, cuda.clone(), exchange())?;
-                // Members of a group have rows of their own.
-                if group.is_none() && carrier::moors(through, rank, self.layout.world()) {
+                if moors {
                     stage.moor();
                 }
                 Box::new(stage)
