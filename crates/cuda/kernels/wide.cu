@@ -1,18 +1,19 @@
-// Linear layers over many rows on Hopper's warpgroup products: a block has four warpgroups of 64
-// outputs each over the same 64 rows, whose two planes are the 128 columns of a product. Slices of
-// all rows come through a ring that the block shares, each warp's weights through one of its own,
-// in a few large copies. While one warpgroup folds its integers into f32, the others multiply. A
-// block goes on from one piece of the output to the next, and its rings with it.
+// Linear layers over many rows on Hopper's warpgroup products: a block has three warpgroups of 64
+// outputs each over the same 64 rows, whose two planes are the 128 columns of a product. A fourth
+// warpgroup brings slices of rows and weights through a ring, in a few large copies, and leaves its
+// registers to them. While one folds its integers into f32, the others multiply. A block goes on
+// from one piece of the output to the next, and its ring with it.
 
-#define GROUPS 4
-#define GROUP_TILES 4
-#define TILES (GROUPS * GROUP_TILES)
+#define GROUPS 3
+#define TILES (GROUPS * 4)
 #define BLOCK_ROWS 64
 #define ROW_TILES (BLOCK_ROWS / TILE_ROWS)
-#define THREADS (GROUPS * 128)
-#define WARPS (THREADS / 32)
+// Warps that multiply, a tile of outputs each, and those that bring.
+#define WARPS TILES
+#define BRINGERS 4
+#define THREADS ((WARPS + BRINGERS) * 32)
 // Slices of a ring.
-#define RING 2
+#define RING 3
 // Blocks of rows that share a band of weights.
 #define BAND 8
 
@@ -68,67 +69,57 @@ __device__ __forceinline__ Piece piece_of(const Project &p, int at) {
     return {i, block * TILES, band * BAND + in % width};
 }
 
-// Who brings slices one after the other, those of one piece after those of another: a thread of the
-// block for rows, one of each warp for its weights.
-struct Bringer {
-    const u8 *from, *scales;
-    int at, left;
-    u32 count;
-};
-
 template <int KIND, int LOG> struct Shared {
     Panel panels[RING][4];
-    Slice<KIND, LOG> weights[WARPS][RING];
-    // Sums of the group at work, four values a thread at a time.
-    float4 total[8][THREADS];
-    // Rows that have come, rows that nobody reads any more, weights that have come.
-    u64 full[RING], empty[RING], loaded[WARPS][RING];
-    Bringer rows, own[WARPS];
+    Slice<KIND, LOG> weights[RING][WARPS];
+    // Slices that have come, slices that nobody reads any more.
+    u64 full[RING], empty[RING];
 };
 
+// Brings the slices of all pieces, one after the other: a warp the weights of some tiles, a lane
+// each, and the last warp rows as well. One warp for all would take too long to ask for them.
 template <int KIND, int LOG>
-__device__ __forceinline__ void bring_rows(const Project &p, Shared<KIND, LOG> &s) {
-    Bringer &b = s.rows;
-    const u32 BYTES = 4 * sizeof(Panel);
-    if (b.left == 0) {
-        Piece piece = piece_of(p, b.at);
-        if (piece.rows < 0) return;
-        b.from = (const u8 *)p.x.q + (u64)piece.rows * p.x.slices * BYTES;
-        b.left = p.x.slices, b.at += gridDim.x;
-    }
-    u32 place = b.count % RING, full = shared_at(&s.full[place]);
-    await(shared_at(&s.empty[place]), (b.count / RING & 1) ^ 1);
-    expect(full, BYTES);
-    bring(s.panels[place], b.from, BYTES, full);
-    b.from += BYTES, b.left--, b.count++;
-}
-
-template <int KIND, int LOG>
-__device__ __forceinline__ void bring_weights(const Project &p, Shared<KIND, LOG> &s, int warp) {
+__device__ __forceinline__ void bring_slices(const Project &p, Shared<KIND, LOG> &s) {
     typedef Slice<KIND, LOG> S;
-    Bringer &b = s.own[warp];
-    const u32 CODES = sizeof(S::codes), SCALES = sizeof(S::scales);
-    if (b.left == 0) {
-        Piece piece = piece_of(p, b.at);
-        if (piece.rows < 0) return;
+    const u32 CODES = sizeof(S::codes), SCALES = sizeof(S::scales), ROWS = 4 * sizeof(Panel);
+    const int OWN = TILES / BRINGERS;
+    int lane = threadIdx.x % 32, slices = p.x.slices;
+    int tile = (threadIdx.x / 32 - WARPS) * OWN + lane;
+    u32 rows = threadIdx.x / 32 == WARPS + BRINGERS - 1 ? ROWS : 0, turn = 0;
+    for (int at = blockIdx.x;; at += gridDim.x) {
+        Piece piece = piece_of(p, at);
+        if (piece.rows < 0) break;
         const Matrix &m = p.matrices[piece.matrix];
-        u64 tile = (u64)min(piece.ntile + warp, (m.n + 15) / 16 - 1) * p.x.slices;
-        b.from = (const u8 *)m.codes + tile * CODES;
-        b.scales = (const u8 *)m.scales + tile * SCALES;
-        b.left = p.x.slices, b.at += gridDim.x;
+        u64 first = (u64)min(piece.ntile + tile, (m.n + 15) / 16 - 1) * slices;
+        const u8 *codes = (const u8 *)m.codes + first * CODES;
+        const u8 *scales = (const u8 *)m.scales + first * SCALES;
+        const u8 *panels = (const u8 *)p.x.q + (u64)piece.rows * slices * ROWS;
+        for (int slice = 0; slice < slices; slice++, turn++) {
+            u32 place = turn % RING, full = shared_at(&s.full[place]);
+            await(shared_at(&s.empty[place]), (turn / RING & 1) ^ 1);
+            if (lane == 0) expect(full, OWN * (CODES + SCALES) + rows);
+            __syncwarp();
+            if (lane < OWN) {
+                bring(s.weights[place][tile].codes, codes, CODES, full);
+                bring(s.weights[place][tile].scales, scales, SCALES, full);
+            } else if (lane == OWN && rows > 0) {
+                bring(s.panels[place], panels, ROWS, full);
+            }
+            codes += CODES, scales += SCALES, panels += ROWS;
+        }
     }
-    u32 place = b.count % RING, loaded = shared_at(&s.loaded[warp][place]);
-    S &to = s.weights[warp][place];
-    expect(loaded, CODES + SCALES);
-    bring(to.codes, b.from, CODES, loaded);
-    bring(to.scales, b.scales, SCALES, loaded);
-    b.from += CODES, b.scales += SCALES, b.left--, b.count++;
 }
 
-// Where a product finds planes of 128 columns and 32 values: eight columns of 16 values are 128
-// bytes together, the next values 128 bytes on, the next columns 512.
+// Where a product finds planes of 64 columns and 32 values, in sixteens of bytes: eight columns of
+// 16 values are 128 bytes together, the next values 128 bytes on, the next columns 512.
+__device__ __forceinline__ u32 columns_from(const Panel *panels) {
+    return shared_at(panels) >> 4 | 128 >> 4 << 16;
+}
+
 __device__ __forceinline__ u64 columns_at(u32 at) {
-    return (u64)(at >> 4 & 0x3fff) | (u64)(128 >> 4) << 16 | (u64)(512 >> 4) << 32;
+    u64 columns;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(columns) : "r"(at), "n"(512 >> 4));
+    return columns;
 }
 
 // c = a b, or c += a b: 64 outputs, 64 columns, 32 values.
@@ -156,11 +147,16 @@ __device__ __forceinline__ void settled(int c[32]) {
     for (int i = 0; i < 32; i++) asm volatile("" : "+r"(c[i])::"memory");
 }
 
-// Adds a group that has ended to those that wait for it, as the tree has it; what is left in
-// `total` after the last one is the sum.
-__device__ __forceinline__ void join_groups(float total[32], float parked[3][32], int &group,
-                                            int slice, const KGroups &groups) {
-    for (; group < 8 && groups.starts[group + 1] <= slice + 1; group++) {
+// Adds groups that end with a slice to those that wait for them, as the tree has it, empty ones
+// too; what is left in `total` after the last one is the sum. Gives the first that has not ended.
+__device__ __forceinline__ int join_groups(float total[32], float parked[3][32], int group,
+                                           int slice, const KGroups &groups) {
+    for (int first = group; groups.starts[group + 1] <= slice + 1; group++) {
+        // Those that end with the first one are empty.
+        if (group > first) {
+#pragma unroll
+            for (int i = 0; i < 32; i++) total[i] = 0.0f;
+        }
         int level = __ffs(~group) - 1;
         for (int under = 0; under < level; under++) {
 #pragma unroll
@@ -168,8 +164,9 @@ __device__ __forceinline__ void join_groups(float total[32], float parked[3][32]
         }
         if (group == 7) break;
 #pragma unroll
-        for (int i = 0; i < 32; i++) parked[level][i] = total[i], total[i] = 0.0f;
+        for (int i = 0; i < 32; i++) parked[level][i] = total[i];
     }
+    return group;
 }
 
 // Scale and offset of outputs g and g + 8 in one block of a tile.
@@ -188,18 +185,21 @@ __device__ __forceinline__ void affine_in(const Slice<KIND, LOG> &from, uint2 un
 }
 
 // Adds a slice to its group: 32 values a thread, rows t, t + 4, ...
-__device__ __forceinline__ void fold_slice(float4 *total, const float acc[32], const float *d) {
+__device__ __forceinline__ void fold_slice(float total[32], const float acc[32], const float *d) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float4 four = *(const float4 *)(d + 4 * i), x = total[2 * i * THREADS];
-        x.x = __fmaf_rn(acc[8 * i], four.x, x.x), x.y = __fmaf_rn(acc[8 * i + 1], four.x, x.y);
-        x.z = __fmaf_rn(acc[8 * i + 2], four.y, x.z), x.w = __fmaf_rn(acc[8 * i + 3], four.y, x.w);
-        total[2 * i * THREADS] = x;
-        x = total[(2 * i + 1) * THREADS];
-        x.x = __fmaf_rn(acc[8 * i + 4], four.z, x.x), x.y = __fmaf_rn(acc[8 * i + 5], four.z, x.y);
-        x.z = __fmaf_rn(acc[8 * i + 6], four.w, x.z), x.w = __fmaf_rn(acc[8 * i + 7], four.w, x.w);
-        total[(2 * i + 1) * THREADS] = x;
+        float4 four = *(const float4 *)(d + 4 * i);
+        float by[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int j = 8 * i; j < 8 * i + 8; j++)
+            total[j] = __fmaf_rn(acc[j], by[j % 8 / 2], total[j]);
     }
+}
+
+// As the next group begins, not as one ends: then its sums are on their way to where they wait.
+__device__ __forceinline__ void clear(float total[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(total[i]));
 }
 
 // What a product takes of the weights of a unit: 64 values, or a block of 32.
@@ -216,41 +216,71 @@ __device__ __forceinline__ void operands_in(u32 *a, const Slice<KIND, LOG> &weig
     }
 }
 
-// Begins the products of a unit with half of the columns, whose panel is at `q`.
+// Begins the products of a unit with half of the columns.
 template <int LOG>
-__device__ __forceinline__ void begin(int c[32], const u32 *a, u32 q, int unit) {
+__device__ __forceinline__ void begin(int c[32], const u32 *a, const Panel *panels, int unit,
+                                      int side) {
+    // In sixteens of bytes: a panel, half of its columns, 32 of its values.
+    const u32 PANEL = sizeof(Panel) / 16, HALF = 4096 / 16, BLOCK = 256 / 16;
+    u32 at = columns_from(panels) + side * HALF;
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     if (LOG == 6) {
-        multiply<false>(c, a, columns_at(q));
-        multiply<true>(c, a + 4, columns_at(q + 256));
+        multiply<false>(c, a, columns_at(at + unit * PANEL));
+        multiply<true>(c, a + 4, columns_at(at + unit * PANEL + BLOCK));
     } else {
-        multiply<false>(c, a, columns_at(q + unit % 2 * 256));
+        multiply<false>(c, a, columns_at(at + unit / 2 * PANEL + unit % 2 * BLOCK));
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// A slice of 64 outputs, unit by unit, each in two halves of the columns: as soon as the integers of
-// one are joined, the products of the next begin, and run while those are folded.
+__device__ __forceinline__ void four_at(float to[4], const float *from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+                 : "r"(shared_at(from)));
+}
+
+// Adds a block to the sums of half of the rows.
+__device__ __forceinline__ void fold_block(float acc[16], const int dots[16], const float sums[8],
+                                           float2 low, float2 high) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float *to = acc + 2 * i;
+        const int *dot = dots + 2 * i;
+        to[0] = __fmaf_rn(sums[i], low.y, __fmaf_rn((float)dot[0], low.x, to[0]));
+        to[1] = __fmaf_rn(sums[i], high.y, __fmaf_rn((float)dot[1], high.x, to[1]));
+    }
+}
+
+// The first products of a slice of 64 outputs, as soon as it has come.
 template <int KIND, int LOG>
-__device__ __forceinline__ void multiply_slice(const Project &p, Shared<KIND, LOG> &s,
-                                               const Slice<KIND, LOG> &weights, const Panel *panels,
-                                               uint2 scale, bool brings, int c[32],
-                                               float acc[32]) {
-    // Units of a slice, and bytes of the planes of half of the columns.
-    const int UNITS = LOG == 6 ? 4 : 8, HALF = 4096;
+__device__ __forceinline__ void begin_slice(Shared<KIND, LOG> &s, u32 turn, int c[32], u32 a[8]) {
+    int warp = threadIdx.x / 32;
+    u32 place = turn % RING;
+    await(shared_at(&s.full[place]), turn / RING & 1);
+    operands_in<KIND, LOG>(a, s.weights[place][warp], 0);
+    begin<LOG>(c, a, s.panels[place], 0, 0);
+}
+
+// A slice of 64 outputs, unit by unit, each in two halves of the columns: as soon as the integers
+// of one are joined, the products of the next begin, and run while those are folded. The first ones
+// have begun; if another slice follows, its own have as this ends.
+template <int KIND, int LOG>
+__device__ __forceinline__ void multiply_slice(Shared<KIND, LOG> &s, u32 turn, bool follows,
+                                               uint2 scale, int c[32], u32 a[8], float acc[32]) {
+    const int UNITS = LOG == 6 ? 4 : 8;
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    u32 q = shared_at(panels);
-    u32 a[8];
-    operands_in<KIND, LOG>(a, weights, 0);
-    begin<LOG>(c, a, q, 0);
+    const Panel *panels = s.panels[turn % RING];
+    const Slice<KIND, LOG> &weights = s.weights[turn % RING][threadIdx.x / 32];
 #pragma unroll
     for (int unit = 0; unit < UNITS; unit++) {
         const int kt = LOG == 6 ? unit : unit / 2, half = LOG == 6 ? 0 : unit % 2;
-        const int next = unit + 1, next_kt = LOG == 6 ? next : next / 2;
-        const float *sums = LOG == 6 ? panels[kt].sums_64[0][t] : panels[kt].sums_32[half][t];
+        const float *from = LOG == 6 ? panels[kt].sums_64[0][t] : panels[kt].sums_32[half][t];
         float2 low, high;
         affine_in<KIND, LOG>(weights, scale, kt, half, g, low, high);
-        if (unit == UNITS / 2 && brings) bring_rows(p, s);
+        // Before products are awaited, so that nothing else holds back what is folded then.
+        float sums[ROW_TILES];
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i += 4) four_at(sums + i, from + i);
 #pragma unroll
         for (int side = 0; side < 2; side++) {
             int dots[16];
@@ -258,31 +288,34 @@ __device__ __forceinline__ void multiply_slice(const Project &p, Shared<KIND, LO
 #pragma unroll
             for (int i = 0; i < 16; i++) dots[i] = c[2 * i] * 256 + c[2 * i + 1];
             if (side == 0) {
-                begin<LOG>(c, a, q + kt * sizeof(Panel) + HALF, unit);
-            } else if (next < UNITS) {
-                operands_in<KIND, LOG>(a, weights, next);
-                begin<LOG>(c, a, q + next_kt * sizeof(Panel), next);
+                begin<LOG>(c, a, panels, unit, 1);
+            } else if (unit + 1 < UNITS) {
+                operands_in<KIND, LOG>(a, weights, unit + 1);
+                begin<LOG>(c, a, panels, unit + 1, 0);
+            } else if (follows) {
+                begin_slice(s, turn + 1, c, a);
             }
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                // Two at a time: what lanes read alike is then read once.
-                float sum[4];
-                u32 from = shared_at(sums + 8 * side + 4 * i);
-                asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                             : "=f"(sum[0]), "=f"(sum[1])
-                             : "r"(from));
-                asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                             : "=f"(sum[2]), "=f"(sum[3])
-                             : "r"(from + 8));
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    float *to = acc + 16 * side + 8 * i + 2 * j;
-                    const int *dot = dots + 8 * i + 2 * j;
-                    to[0] = __fmaf_rn(sum[j], low.y, __fmaf_rn((float)dot[0], low.x, to[0]));
-                    to[1] = __fmaf_rn(sum[j], high.y, __fmaf_rn((float)dot[1], high.x, to[1]));
-                }
-            }
+            fold_block(acc + 16 * side, dots, sums + 8 * side, low, high);
         }
+    }
+}
+
+// What a warp has of a piece goes where its outputs are.
+__device__ __forceinline__ void give(const Project &p, Piece piece, const float total[32]) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Matrix &m = p.matrices[piece.matrix];
+    int n = (piece.ntile + warp) * 16 + lane / 4, row = piece.rows * BLOCK_ROWS + lane % 4;
+    u32 bad = 0;
+#pragma unroll
+    for (int j = 0; j < ROW_TILES; j++)
+        bad |= (u32)(p.x.spoilt[min(row + j * TILE_ROWS, p.rows - 1)] != 0) << j;
+#pragma unroll
+    for (int j = 0; j < ROW_TILES; j++) {
+        if (row + j * TILE_ROWS >= p.rows) break;
+        float *out = m.out + (u64)(row + j * TILE_ROWS) * m.n + n;
+        bool spoilt = bad >> j & 1;
+        if (n < m.n) out[0] = spoilt ? SPOILT : ended(m.groups, total[2 * j]);
+        if (n + 8 < m.n) out[8] = spoilt ? SPOILT : ended(m.groups, total[2 * j + 1]);
     }
 }
 
@@ -293,63 +326,49 @@ __device__ __forceinline__ void multiply_piece(const Project &p, int at, Shared<
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int slices = p.x.slices;
     const uint2 *units = nullptr;
+    uint2 unit = make_uint2(0, 0);
     if (KIND == KIND_K) {
         Piece piece = piece_of(p, at);
         const Matrix &m = p.matrices[piece.matrix];
         u64 tile = min(piece.ntile + warp, (m.n + 15) / 16 - 1);
         units = (const uint2 *)m.units + tile * slices * 8 + g;
+        unit = units[0];
     }
-    float4 *total = &s.total[0][threadIdx.x];
-#pragma unroll
-    for (int i = 0; i < 8; i++) total[i * THREADS] = make_float4(0, 0, 0, 0);
     // One group, two and four, until their others are there.
     float parked[3][32];
-    float acc[32];
+    float acc[32], total[32];
     int c[32];
+    u32 a[8];
 #pragma unroll
     for (int i = 0; i < 32; i++) c[i] = 0;
-    int group = 0;
+    begin_slice(s, turn, c, a);
+    // The group at work and where it ends.
+    int group = 0, end = p.matrices[0].groups.starts[1];
+    bool begins = true;
     for (int slice = 0; slice < slices; slice++, turn++) {
-        u32 place = turn % RING, phase = turn / RING & 1;
-        uint2 unit = make_uint2(0, 0);
-        if (KIND == KIND_K) unit = units[slice * 8];
+        u32 place = turn % RING;
+        uint2 next = make_uint2(0, 0);
+        if (KIND == KIND_K && slice + 1 < slices) next = units[slice * 8 + 8];
 #pragma unroll
         for (int i = 0; i < 32; i++) acc[i] = 0.0f;
-        await(shared_at(&s.loaded[warp][place]), phase);
-        await(shared_at(&s.full[place]), phase);
-        bool brings = threadIdx.x == 0 && turn > 0;
-        multiply_slice(p, s, s.weights[warp][place], s.panels[place], unit, brings, c, acc);
+        multiply_slice(s, turn, slice + 1 < slices, unit, c, a, acc);
+        unit = next;
+        if (begins) clear(total);
         fold_slice(total, acc, s.panels[place][0].d[t]);
         __syncwarp();
-        if (lane == 0) {
+        if (lane == 0)
             asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(
                              shared_at(&s.empty[place]))
                          : "memory");
-            bring_weights(p, s, warp);
+        begins = slice + 1 >= end;
+        if (begins) {
+            group = join_groups(total, parked, group, slice, p.matrices[0].groups);
+            end = p.matrices[0].groups.starts[group + 1];
         }
-        __syncwarp();
-        // Groups that end, empty ones too.
-        if (p.matrices[0].groups.starts[group + 1] > slice + 1) continue;
-#pragma unroll
-        for (int i = 0; i < 8; i++) *(float4 *)(acc + 4 * i) = total[i * THREADS];
-        join_groups(acc, parked, group, slice, p.matrices[0].groups);
-#pragma unroll
-        for (int i = 0; i < 8; i++) total[i * THREADS] = *(const float4 *)(acc + 4 * i);
     }
     // Not kept since the beginning: registers are short in between.
     asm volatile("" : "+r"(at));
-    Piece piece = piece_of(p, at);
-    const Matrix &m = p.matrices[piece.matrix];
-    int n = (piece.ntile + warp) * 16 + g;
-#pragma unroll
-    for (int j = 0; j < ROW_TILES; j++) {
-        int row = piece.rows * BLOCK_ROWS + j * TILE_ROWS + t;
-        if (row >= p.rows) continue;
-        bool bad = p.x.spoilt[row];
-        float *out = m.out + (u64)row * m.n + n;
-        if (n < m.n) out[0] = bad ? SPOILT : ended(m.groups, acc[2 * j]);
-        if (n + 8 < m.n) out[8] = bad ? SPOILT : ended(m.groups, acc[2 * j + 1]);
-    }
+    give(p, piece_of(p, at), total);
 }
 
 template <int KIND, int LOG> __device__ __forceinline__ void wide_all(const Project &p) {
@@ -358,29 +377,25 @@ template <int KIND, int LOG> __device__ __forceinline__ void wide_all(const Proj
     auto barrier = [](u64 *at, int count) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(at)), "r"(count));
     };
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (lane == 0) {
+    if (threadIdx.x == 0) {
         for (int i = 0; i < RING; i++) {
-            barrier(&s.loaded[warp][i], 1);
-            if (warp > 0) continue;
-            barrier(&s.full[i], 1);
+            barrier(&s.full[i], BRINGERS);
             barrier(&s.empty[i], WARPS);
         }
-        s.own[warp] = {nullptr, nullptr, (int)blockIdx.x, 0, 0};
-        if (warp == 0) s.rows = s.own[0];
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (lane == 0) {
-        for (int i = 0; i < RING; i++) {
-            if (warp == 0) bring_rows(p, s);
-            bring_weights(p, s, warp);
+    // Of the 128 registers that each thread begins with.
+    if (threadIdx.x >= WARPS * 32) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        bring_slices(p, s);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+        u32 turn = 0;
+        for (int at = blockIdx.x;; at += gridDim.x) {
+            if (piece_of(p, at).rows < 0) break;
+            multiply_piece(p, at, s, turn);
         }
-    }
-    u32 turn = 0;
-    for (int at = blockIdx.x;; at += gridDim.x) {
-        if (piece_of(p, at).rows < 0) break;
-        multiply_piece(p, at, s, turn);
     }
 }
 #else

@@ -20,7 +20,7 @@ impl Defect {
 }
 
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 39] = [
+pub const DEFECTS: [Defect; 40] = [
     defect(
         "another row's scale",
         "few",
@@ -164,8 +164,14 @@ pub const DEFECTS: [Defect; 39] = [
     defect(
         "a stage read too early",
         "wide",
-        "s.weights[warp][place], s.panels[place]",
-        "s.weights[warp][place], s.panels[place ^ 1]",
+        "begin<LOG>(c, a, s.panels[place], 0, 0);",
+        "begin<LOG>(c, a, s.panels[(place + 1) % RING], 0, 0);",
+    ),
+    defect(
+        "a group that begins with the sums of the one before",
+        "wide",
+        "if (begins) clear(total);",
+        "if (slice == 0) clear(total);",
     ),
     defect(
         "a stale tail",

@@ -35,7 +35,7 @@ const ONE_SLICE_BYTES: usize = 2 * SLICE_VALUES + 16;
 /// Most shared memory of those blocks, besides what is the kernels' own.
 pub(crate) const ONE_SHARED_BYTES: u32 = 222 << 10;
 /// Outputs of a piece and threads of a block of kernels/wide.cu.
-const WIDE_OUTPUTS: usize = 256;
+const WIDE_OUTPUTS: usize = 192;
 const WIDE_THREADS: u32 = 512;
 
 /// `Quantised` of kernels/linear.cu.

@@ -207,7 +207,7 @@ pub const UNITS: [Unit; 15] = [
         name: "wide",
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("wide")],
         kernels: &["wide_nibbles_bf16_64", "wide_nibbles_f16_32", "wide_nibbles_k_32"],
-        shared: &[215_872, 224_064, 215_872],
+        shared: &[196_656, 205_872, 196_656],
         yields: false,
         hot: &["wide_nibbles_bf16_64", "wide_nibbles_f16_32", "wide_nibbles_k_32"],
     },
