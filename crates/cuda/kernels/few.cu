@@ -231,7 +231,10 @@ template <int KIND, int LOG> __device__ __forceinline__ void few_all(const Proje
     int place = 0, pair = blockIdx.x;
     RowsAt<LOG> rows(p.x, turns.first(turns.count(0) == 0));
     RowTile<LOG> x[4];
-    if (turns.count(0) + turns.count(1) > 0) rows.tile(p.x, x[0], 0), rows.tile(p.x, x[1], 1), rows.tile(p.x, x[2], 2);
+    if (turns.count(0) + turns.count(1) > 0) {
+#pragma unroll
+        for (int kt = 0; kt < 3; kt++) rows.tile(p.x, x[kt], kt);
+    }
     while (pair < p.parts) {
         float total[PAIR][ROW_TILES][2];
         int turn = 0;

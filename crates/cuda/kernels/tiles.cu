@@ -159,6 +159,7 @@ extern "C" __global__ void __launch_bounds__(256, 3) attend_tile(const Tiles p) 
 // As `take_query`, without a wait.
 __device__ __forceinline__ void ask_query(float *to, const float *from, int dim) {
     if (dim % 4 > 0) return take_query(to, from, dim);
+#pragma unroll 1
     for (int d = threadIdx.x % 32 * 4; d < dim; d += 128)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
                          (u32)__cvta_generic_to_shared(to + d)),
@@ -323,9 +324,12 @@ template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p)
     if (live) bring(keys, (const u16 *)c.k + start, s.dim * TILE_KEYS);
     if (live && clean && p.apart) bring(values, (const u16 *)c.v + start, s.most * s.dim);
     WAIT;
-    for (int at = threadIdx.x / 32; at < s.queries; at += blockDim.x / 32) {
-        u64 row = window.first + at / s.group, head = kv * s.group + at % s.group;
-        ask_query(q + at * QUERY, t.q + (row * t.heads + head) * s.dim, s.dim);
+    int step = blockDim.x / 32, row = threadIdx.x / 32 / s.group, head = threadIdx.x / 32 % s.group;
+#pragma unroll 1
+    for (int at = threadIdx.x / 32; at < s.queries; at += step) {
+        u64 from = (u64)(window.first + row) * t.heads + kv * s.group + head;
+        ask_query(q + at * QUERY, t.q + from * s.dim, s.dim);
+        for (head += step; head >= s.group; head -= s.group) row++;
     }
     asm volatile("cp.async.commit_group;");
     // Of tiles that are not clean the values come last.

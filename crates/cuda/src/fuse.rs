@@ -16,7 +16,7 @@ pub(crate) const HEAD: usize = 128;
 const SLICE: usize = 256;
 /// Shared memory that a block of a few rows' products takes, so that those that come while others
 /// still run don't crowd the first multiprocessors that are free.
-pub(crate) const MUL_SHARED_BYTES: u32 = 56 << 10;
+pub(crate) const MUL_SHARED_BYTES: u32 = 48 << 10;
 /// Threads of a block of the delta rule.
 const DELTA_THREADS: u32 = 352;
 /// Rows of a block of the convolution alone.
