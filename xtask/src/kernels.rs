@@ -205,8 +205,8 @@ pub fn device_test(steps: &mut Steps) -> Result<()> {
     let built = own.with_file_name("examples").join("device");
     println!(
         "{}: carry it to a machine with a card and CUDA's libnvrtc (or BATON_NVRTC), and run\n  \
-         ./device conformance full\n  ./device defects\n  \
-         ./device bench TFLOPS   # of a bf16 matrix product there",
+         ./device all TFLOPS   # of a bf16 matrix product there\n  \
+         ./device gaps 27B mlx 8   # with CUDA's libcupti",
         built.display()
     );
     Ok(())

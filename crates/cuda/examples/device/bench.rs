@@ -7,6 +7,7 @@ use arith::format::{Format, Mlx, Scales};
 use backend::{Backend, BackendError};
 use baton_cuda::Cuda;
 
+use crate::gaps::{self, Tracer};
 use crate::model::{Model, Part, Round, SIZES, Size};
 
 const RUNS: usize = 20;
@@ -166,6 +167,49 @@ pub fn layers(cuda: &Arc<Cuda>, size: &str, format: &str, rows: usize) -> Result
         let mut round = model.round(4_000, rows)?;
         let times = replayed(cuda, || model.run(&mut round, Part::All, false));
         println!("{} {format}, four layers, {rows} rows: {times}", size.name);
+    }
+    Ok(())
+}
+
+/// Replays of a whole step of `rows` rows after 4,000 others, and for how much of it the card ran
+/// no kernel: the least and the most of ten.
+///
+/// # Errors
+/// A card without room.
+pub fn gaps(
+    cuda: &Arc<Cuda>,
+    tracer: &Tracer,
+    size: &str,
+    format: &str,
+    rows: usize,
+) -> Result<(), BackendError> {
+    let format = if format == "mlx" { MLX } else { Format::Q4K };
+    for size in SIZES.iter().filter(|own| own.name == size) {
+        let mut model = Model::new(cuda, *size, format, size.layers, 64)?;
+        let mut round = model.round(4_000, rows)?;
+        let mut work = || model.run(&mut round, Part::All, true);
+        work();
+        cuda.wait();
+        let graph = cuda.record(&mut work);
+        graph.launch();
+        cuda.wait();
+        let mut shares: Vec<f64> = Vec::new();
+        let mut kernels = 0;
+        for _ in 0..10 {
+            let seen = tracer.seen(|| {
+                graph.launch();
+                cuda.wait();
+            });
+            kernels = seen.len();
+            let [whole, idle] = gaps::idle(seen);
+            shares.push(100.0 * idle as f64 / whole as f64);
+        }
+        shares.sort_by(f64::total_cmp);
+        println!(
+            "{} {format}, {rows} rows: {kernels} kernels; none of them runs for {:.2} to {:.2} % of \
+             a step",
+            size.name, shares[0], shares[9]
+        );
     }
     Ok(())
 }

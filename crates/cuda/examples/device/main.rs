@@ -2,12 +2,14 @@
 //! `device plain`, `device unified`, `device defects`, `device failure`, `device replay`, of two
 //! cards `device meet` and `device shares memory|nccl`, and `device bench TFLOPS [SIZE
 //! [decode|steps|prompt [2]]]`, with the rate of a bf16 matrix product of the vendor's library;
-//! `device layers SIZE mlx|q4_k ROWS` shows a profiler four layers. Built by `cargo xtask
-//! device-test`, carried to a machine with a card and run there. With `BATON_KERNELS` the kernels
-//! are a folder's.
+//! `device layers SIZE mlx|q4_k ROWS` shows a profiler four layers, `device gaps`, as it, says for
+//! how much of a replayed step nothing runs. `device all TFLOPS` is a report of one card: every
+//! suite, then every figure. Built by `cargo xtask device-test`, carried to a machine with a card
+//! and run there. With `BATON_KERNELS` the kernels are a folder's.
 
 mod bench;
 mod berths;
+mod gaps;
 mod meet;
 mod model;
 
@@ -21,6 +23,8 @@ use backend::Backend;
 use backend::conformance::{self, Level, PARTS, Report};
 use baton_cuda::defects::DEFECTS;
 use baton_cuda::{Cuda, CudaError};
+
+use crate::gaps::Tracer;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
         ["berths", offer] => open().and_then(|cuda| berths::other(&Arc::new(cuda), offer)),
         ["shares", by] => meet::shares(&open_at, by),
         ["layers", size, format, rows] => layers(size, format, rows),
+        ["gaps", size, format, rows] => step_gaps(size, format, rows),
+        ["all", rate] => all(rate),
         ["bench", rate] => measure(rate, "all", "all", Arith::One),
         ["bench", rate, size] => measure(rate, size, "all", Arith::One),
         ["bench", rate, size, part] => measure(rate, size, part, Arith::One),
@@ -47,8 +53,8 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "device conformance [quick|full [2]] | plain | unified | defects | failure | replay | \
-                 meet | berths | shares memory|nccl | layers SIZE FORMAT ROWS | \
-                 bench TFLOPS [SIZE [PART [2]]]"
+                 meet | berths | shares memory|nccl | layers SIZE FORMAT ROWS | gaps SIZE FORMAT \
+                 ROWS | bench TFLOPS [SIZE [PART [2]]] | all TFLOPS"
             );
             return ExitCode::FAILURE;
         }
@@ -94,6 +100,39 @@ fn layers(size: &str, format: &str, rows: &str) -> Result<bool, CudaError> {
         eprintln!("layers: {error}");
     }
     Ok(done.is_ok())
+}
+
+fn step_gaps(size: &str, format: &str, rows: &str) -> Result<bool, CudaError> {
+    let tracer = match Tracer::start() {
+        Ok(tracer) => tracer,
+        Err(error) => {
+            eprintln!("gaps: {error}");
+            return Ok(false);
+        }
+    };
+    let (cuda, Ok(rows)) = (Arc::new(open()?), rows.parse()) else { return Ok(false) };
+    let done = bench::gaps(&cuda, &tracer, size, format, rows);
+    if let Err(error) = &done {
+        eprintln!("gaps: {error}");
+    }
+    Ok(done.is_ok())
+}
+
+/// All of one card; the one that makes it fail comes last.
+fn all(rate: &str) -> Result<bool, CudaError> {
+    let suites = [
+        suite(Level::Quick)?,
+        suite(Level::Full)?,
+        linears(Level::Quick)?,
+        plain()?,
+        unified()?,
+        defects()?,
+        bench::replay(&Arc::new(open()?)).unwrap_or(false),
+        measure(rate, "all", "all", Arith::One)?,
+        measure(rate, "27B", "steps", Arith::Two)?,
+        failure()?,
+    ];
+    Ok(suites.iter().all(|&ok| ok))
 }
 
 /// The suite, a thread a part.
