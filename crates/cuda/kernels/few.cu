@@ -6,6 +6,12 @@
 #define RING 2
 #define PAIR 2
 #define ROW_TILES 2
+// Tiles of 64 values of the rows that are on their way, as many as registers hold.
+#if __CUDA_ARCH__ >= 1000
+#define AHEAD 2
+#else
+#define AHEAD 3
+#endif
 // Sums of a pair.
 #define VALUES (PAIR * ROW_TILES * TILE_ROWS * 16)
 
@@ -177,8 +183,8 @@ __device__ __forceinline__ void few_leave(const float total[PAIR][ROW_TILES][2],
         }
 }
 
-// The sums of a slice's blocks, and what they add to the totals. The rows are three tiles of 64
-// values ahead, and go `next` slices on in the second.
+// The sums of a slice's blocks, and what they add to the totals. The rows are some tiles ahead, and
+// go `next` slices on.
 template <int KIND, int LOG>
 __device__ __forceinline__ void few_slice(const Quantised &of, const Place<KIND, LOG> *here,
                                           float4 *affines, RowsAt<LOG> &rows, RowTile<LOG> x[4],
@@ -193,8 +199,8 @@ __device__ __forceinline__ void few_slice(const Quantised &of, const Place<KIND,
 #pragma unroll
             for (int j = 0; j < ROW_TILES; j++) scale[j] = rows.d[j * of.slices * TILE_ROWS];
         }
-        if (kt == 1) rows.move(next);
-        rows.tile(of, x[(kt + 3) % 4], (kt + 3) % 4);
+        if (kt + AHEAD == 4) rows.move(next);
+        rows.tile(of, x[(kt + AHEAD) % 4], (kt + AHEAD) % 4);
 #pragma unroll
         for (int n = 0; n < PAIR; n++)
             few_tile<KIND, LOG>(here[n], affines + n * 32, kt, x[kt], acc[n]);
@@ -233,7 +239,7 @@ template <int KIND, int LOG> __device__ __forceinline__ void few_all(const Proje
     RowTile<LOG> x[4];
     if (turns.count(0) + turns.count(1) > 0) {
 #pragma unroll
-        for (int kt = 0; kt < 3; kt++) rows.tile(p.x, x[kt], kt);
+        for (int kt = 0; kt < AHEAD; kt++) rows.tile(p.x, x[kt], kt);
     }
     while (pair < p.parts) {
         float total[PAIR][ROW_TILES][2];
