@@ -1,22 +1,27 @@
 //! A card: its context, stream, memory and kernels.
 
 mod buffer;
+mod graph;
+mod launch;
 mod reach;
 mod side;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::CudaError;
 use crate::fuse::Op;
-use crate::library::{Attribute, Config, Driver, Handle};
+use crate::library::{Driver, Handle};
 use crate::pinned::Pinned;
-use crate::replay::{Replays, Shape};
+use crate::replay::Replays;
 use crate::units::UNITS;
 
 pub(crate) use buffer::Buffer;
+pub(crate) use graph::Exec;
+pub use graph::Graph;
+pub(crate) use launch::Params;
 pub(crate) use reach::{CARD, FOUND_BY_BYTES, Seen, Word};
 pub(crate) use side::{Event, Side};
 
@@ -31,15 +36,7 @@ const DYNAMIC_SHARED: c_int = 8;
 /// Most shared memory of a block, and how much of it kernels may take besides what they ask for.
 const BLOCK_SHARED: c_int = 97;
 const STATIC_SHARED_BYTES: u32 = 4096;
-/// Programmatic stream serialisation.
-const EARLY: u32 = 6;
 const NON_BLOCKING: u32 = 1;
-
-/// What may be a kernel's one parameter.
-///
-/// # Safety
-/// `repr(C)`, as the kernel's source declares it; its pointers are of the device.
-pub(crate) unsafe trait Params: Copy + PartialEq + 'static {}
 
 /// A card in use.
 pub(crate) struct Device {
@@ -251,32 +248,6 @@ impl Device {
         &self.name
     }
 
-    /// Counts of copies and waits: a kernel that was launched at another count is done, and so is
-    /// all it wrote, before one that is launched now begins.
-    pub(crate) fn barriers(&self) -> u64 {
-        self.barriers.load(Ordering::Relaxed)
-    }
-
-    /// Launches what waits and what is held back.
-    fn settle(&self) {
-        self.flush();
-        self.enter();
-        self.replays().settle(self);
-    }
-
-    /// Launches what waits and what is held back, before another stream comes in.
-    fn part(&self) {
-        self.flush();
-        self.enter();
-        self.replays().part(self);
-    }
-
-    /// Launches all that was asked for, before a copy or a wait.
-    fn barrier(&self) {
-        self.settle();
-        self.barriers.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Makes the context this thread's.
     fn enter(&self) {
         // SAFETY: a context that is never released.
@@ -290,108 +261,6 @@ impl Device {
         // SAFETY: places for two sizes.
         self.must("cuMemGetInfo", unsafe { (self.driver.memory_info)(&mut free, &mut total) });
         (free as u64).saturating_sub(MEMORY_FLOOR_BYTES)
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<Op>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Lets an op wait, after those that wait already if it may follow them.
-    pub(crate) fn defer(&self, op: Op) {
-        if !op.follows(&self.waiting()) {
-            self.flush();
-        }
-        self.waiting().push(op);
-    }
-
-    /// Takes the ops that wait, if `wanted` says so: they are the caller's to run.
-    pub(crate) fn take(&self, wanted: impl FnOnce(&[Op]) -> bool) -> Vec<Op> {
-        let mut waiting = self.waiting();
-        if wanted(&waiting) { std::mem::take(&mut waiting) } else { Vec::new() }
-    }
-
-    /// Launches the ops that wait: whatever comes next may read what they give.
-    pub(crate) fn flush(&self) {
-        let waiting = std::mem::take(&mut *self.waiting());
-        waiting.iter().for_each(|op| op.launch(self));
-    }
-
-    /// Launches a kernel after all that was asked for before.
-    pub(crate) fn launch<P: Params>(&self, name: &str, grid: [u32; 3], block: u32, params: &P) {
-        self.flush();
-        self.launch_now(name, grid, block, params);
-    }
-
-    /// Launches a kernel that takes the place of what waited.
-    pub(crate) fn launch_now<P: Params>(&self, name: &str, grid: [u32; 3], block: u32, params: &P) {
-        self.launch_with(name, grid, block, u32::MAX, params);
-    }
-
-    /// As [`Device::launch_now`], with no more than so much shared memory.
-    pub(crate) fn launch_with<P: Params>(
-        &self,
-        name: &str,
-        grid: [u32; 3],
-        block: u32,
-        shared: u32,
-        params: &P,
-    ) {
-        if grid.contains(&0) || self.is_lost() {
-            return;
-        }
-        let Some((&name, &(function, most))) = self.kernels.get_key_value(name) else {
-            panic!("no kernel {name}")
-        };
-        self.enter();
-        let shape = Shape { function, name, grid, block, shared: shared.min(most) };
-        match self.direct.load(Ordering::Relaxed) {
-            true => self.submit(&shape, std::ptr::from_ref(params).cast_mut().cast()),
-            false => self.replays().launch(self, shape, params),
-        }
-    }
-
-    /// Gives a launch to the driver, whose operands lie at `params`.
-    pub(crate) fn submit(&self, shape: &Shape, params: *mut c_void) {
-        let &Shape { function, name, grid, block, shared } = shape;
-        let mut arguments = [params];
-        // The kernel may come while the one before it still runs: it waits by itself.
-        let early = Attribute { id: EARLY, padding: [0; 4], value: 1, rest: [0; 60] };
-        let config = Config {
-            grid,
-            block: [block, 1, 1],
-            shared_bytes: shared,
-            stream: self.stream,
-            attributes: &early,
-            attributes_count: u32::from(self.early),
-        };
-        let none = std::ptr::null_mut();
-        // SAFETY: a function of a loaded module and its one parameter, which the driver copies.
-        let code = unsafe { (self.driver.launch)(&config, function, arguments.as_mut_ptr(), none) };
-        if code != 0 {
-            self.must(&format!("kernel {name} of {grid:?} x {block}"), code);
-        }
-    }
-
-    fn replays(&self) -> MutexGuard<'_, Replays> {
-        self.replays.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether launches that come again run as graphs; they do unless told otherwise.
-    pub(crate) fn set_replays(&self, on: bool) {
-        self.settle();
-        self.direct.store(!on, Ordering::Relaxed);
-    }
-
-    /// Plants a fault: replays that don't look at operands.
-    pub(crate) fn plant_blind_replays(&self) {
-        self.settle();
-        // Graphs of buffers that are gone must not run.
-        *self.replays() = Replays::blind();
-    }
-
-    /// Graphs launched for launches that came again.
-    pub(crate) fn replayed(&self) -> u64 {
-        self.replayed.load(Ordering::Relaxed)
     }
 
     /// As on a machine whose memory is the card's too, to test that.
@@ -412,39 +281,6 @@ impl Device {
     fn finish(&self) {
         // SAFETY: the device's stream.
         self.must("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(self.stream) });
-    }
-
-    /// Launches a recorded stretch.
-    pub(crate) fn replay(&self, exec: &Exec) {
-        self.replayed.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: an executable graph of this device, whose operands were asked for just now or are
-        // the caller's.
-        let code = unsafe { (self.driver.graph_launch)(exec.0, self.stream) };
-        self.must("cuGraphLaunch", code);
-    }
-
-    /// Records what `work` submits; none where the driver won't.
-    pub(crate) fn recorded(&self, work: impl FnOnce()) -> Option<Exec> {
-        let [mut graph, mut exec] = [std::ptr::null_mut(); 2];
-        let driver = &self.driver;
-        // SAFETY: the stream is captured by this thread alone; the graph is destroyed once it has
-        // been made executable.
-        unsafe {
-            self.must("cuStreamBeginCapture", (driver.capture_begin)(self.stream, 2));
-            work();
-            self.must("cuStreamEndCapture", (driver.capture_end)(self.stream, &mut graph));
-            let made = (driver.graph_instantiate)(&mut exec, graph, 0) == 0;
-            (driver.graph_destroy)(graph);
-            made.then_some(Exec(exec))
-        }
-    }
-
-    /// Destroys a recorded stretch.
-    pub(crate) fn forget(&self, exec: Exec) {
-        // It may still run.
-        self.finish();
-        // SAFETY: a graph that is not used again.
-        unsafe { (self.driver.graph_exec_destroy)(exec.0) };
     }
 
     fn words(&self, code: c_int) -> String {
@@ -471,63 +307,5 @@ impl Device {
 
     fn sides(&self) -> MutexGuard<'_, Vec<Handle>> {
         self.sides.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Seconds on the card between the start and the end of what `work` launches.
-    pub(crate) fn timed(&self, work: impl FnOnce()) -> f64 {
-        let [mut start, mut end] = [std::ptr::null_mut(); 2];
-        self.settle();
-        let (mut ms, driver) = (0.0_f32, &self.driver);
-        // SAFETY: places for two events, which are recorded, waited for and destroyed here.
-        unsafe {
-            self.must("cuEventCreate", (driver.event_create)(&mut start, 0));
-            self.must("cuEventCreate", (driver.event_create)(&mut end, 0));
-            self.must("cuEventRecord", (driver.event_record)(start, self.stream));
-            work();
-            self.settle();
-            self.must("cuEventRecord", (driver.event_record)(end, self.stream));
-            self.must("cuEventSynchronize", (driver.event_wait)(end));
-            self.must("cuEventElapsedTime", (driver.event_elapsed)(&mut ms, start, end));
-            (driver.event_destroy)(start);
-            (driver.event_destroy)(end);
-        }
-        f64::from(ms) / 1e3
-    }
-
-    /// Records what `work` launches, so that it can be launched again as one.
-    pub(crate) fn record(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
-        self.settle();
-        let direct = self.direct.swap(true, Ordering::Relaxed);
-        let exec = self.recorded(|| {
-            work();
-            self.flush();
-        });
-        self.direct.store(direct, Ordering::Relaxed);
-        Graph { device: self.clone(), exec }
-    }
-}
-
-/// An executable graph.
-pub(crate) struct Exec(Handle);
-
-/// Launches that are launched as one.
-pub struct Graph {
-    device: Arc<Device>,
-    exec: Option<Exec>,
-}
-
-impl Graph {
-    /// Launches them after all that was launched before.
-    pub fn launch(&self) {
-        self.device.settle();
-        // Its memory is the caller's to keep.
-        self.exec.iter().for_each(|exec| self.device.replay(exec));
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        self.device.settle();
-        self.exec.take().into_iter().for_each(|exec| self.device.forget(exec));
     }
 }

@@ -1,0 +1,123 @@
+//! Launches that are recorded and launched as one, and the time that launches take.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::Device;
+use crate::library::Handle;
+use crate::replay::Replays;
+
+impl Device {
+    pub(super) fn replays(&self) -> MutexGuard<'_, Replays> {
+        self.replays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether launches that come again run as graphs; they do unless told otherwise.
+    pub(crate) fn set_replays(&self, on: bool) {
+        self.settle();
+        self.direct.store(!on, Ordering::Relaxed);
+    }
+
+    /// Plants a fault: replays that don't look at operands.
+    pub(crate) fn plant_blind_replays(&self) {
+        self.settle();
+        // Graphs of buffers that are gone must not run.
+        *self.replays() = Replays::blind();
+    }
+
+    /// Graphs launched for launches that came again.
+    pub(crate) fn replayed(&self) -> u64 {
+        self.replayed.load(Ordering::Relaxed)
+    }
+
+    /// Launches a recorded stretch.
+    pub(crate) fn replay(&self, exec: &Exec) {
+        self.replayed.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: an executable graph of this device, whose operands were asked for just now or are
+        // the caller's.
+        let code = unsafe { (self.driver.graph_launch)(exec.0, self.stream) };
+        self.must("cuGraphLaunch", code);
+    }
+
+    /// Records what `work` submits; none where the driver won't.
+    pub(crate) fn recorded(&self, work: impl FnOnce()) -> Option<Exec> {
+        let [mut graph, mut exec] = [std::ptr::null_mut(); 2];
+        let driver = &self.driver;
+        // SAFETY: the stream is captured by this thread alone; the graph is destroyed once it has
+        // been made executable.
+        unsafe {
+            self.must("cuStreamBeginCapture", (driver.capture_begin)(self.stream, 2));
+            work();
+            self.must("cuStreamEndCapture", (driver.capture_end)(self.stream, &mut graph));
+            let made = (driver.graph_instantiate)(&mut exec, graph, 0) == 0;
+            (driver.graph_destroy)(graph);
+            made.then_some(Exec(exec))
+        }
+    }
+
+    /// Destroys a recorded stretch.
+    pub(crate) fn forget(&self, exec: Exec) {
+        // It may still run.
+        self.finish();
+        // SAFETY: a graph that is not used again.
+        unsafe { (self.driver.graph_exec_destroy)(exec.0) };
+    }
+
+    /// Seconds on the card between the start and the end of what `work` launches.
+    pub(crate) fn timed(&self, work: impl FnOnce()) -> f64 {
+        let [mut start, mut end] = [std::ptr::null_mut(); 2];
+        self.settle();
+        let (mut ms, driver) = (0.0_f32, &self.driver);
+        // SAFETY: places for two events, which are recorded, waited for and destroyed here.
+        unsafe {
+            self.must("cuEventCreate", (driver.event_create)(&mut start, 0));
+            self.must("cuEventCreate", (driver.event_create)(&mut end, 0));
+            self.must("cuEventRecord", (driver.event_record)(start, self.stream));
+            work();
+            self.settle();
+            self.must("cuEventRecord", (driver.event_record)(end, self.stream));
+            self.must("cuEventSynchronize", (driver.event_wait)(end));
+            self.must("cuEventElapsedTime", (driver.event_elapsed)(&mut ms, start, end));
+            (driver.event_destroy)(start);
+            (driver.event_destroy)(end);
+        }
+        f64::from(ms) / 1e3
+    }
+
+    /// Records what `work` launches, so that it can be launched again as one.
+    pub(crate) fn record(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
+        self.settle();
+        let direct = self.direct.swap(true, Ordering::Relaxed);
+        let exec = self.recorded(|| {
+            work();
+            self.flush();
+        });
+        self.direct.store(direct, Ordering::Relaxed);
+        Graph { device: self.clone(), exec }
+    }
+}
+
+/// An executable graph.
+pub(crate) struct Exec(Handle);
+
+/// Launches that are launched as one.
+pub struct Graph {
+    device: Arc<Device>,
+    exec: Option<Exec>,
+}
+
+impl Graph {
+    /// Launches them after all that was launched before.
+    pub fn launch(&self) {
+        self.device.settle();
+        // Its memory is the caller's to keep.
+        self.exec.iter().for_each(|exec| self.device.replay(exec));
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.device.settle();
+        self.exec.take().into_iter().for_each(|exec| self.device.forget(exec));
+    }
+}
