@@ -187,6 +187,12 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// Rows whose time a prompt's chunk takes this device beside that of its own rows, where that
+    /// is more than a round takes whatever its rows: prompts are cut the less for it.
+    fn chunk_cost_rows(&self) -> u32 {
+        0
+    }
+
     /// A zeroed buffer.
     fn rows(&self, rows_max: usize, width: usize) -> Result<Self::Rows, BackendError>;
     /// Host to device: rows `0 .. data.len() / width`.

@@ -94,6 +94,9 @@ impl Engine for Busy {
     ) -> Result<(), StageError> {
         self.meter.time(|| self.engine.best_logits(rows, best, out))
     }
+    fn chunk_cost_rows(&self) -> u32 {
+        self.engine.chunk_cost_rows()
+    }
     fn drafts(&self) -> bool {
         self.engine.drafts()
     }

@@ -268,6 +268,11 @@ impl Backend for Cuda {
         format!("{}, cuda:{}", self.device.name(), self.ordinal)
     }
 
+    // A line through what 512, 1,024 and 2,048 rows take: docs/performance/cuda.md.
+    fn chunk_cost_rows(&self) -> u32 {
+        128
+    }
+
     fn failure(&self) -> Option<BackendError> {
         let words = self.device.failure()?.to_owned();
         Some(BackendError::Failed { device: self.device(), words })

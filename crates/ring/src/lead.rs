@@ -113,6 +113,7 @@ impl<J: Join> Leader<J> {
             waits: !self.patience.is_zero(),
             hidden: engine.hidden(),
             vocab: engine.vocab(),
+            chunk_cost_rows: engine.chunk_cost_rows(),
             canary: self.canary.prompt.clone(),
             known: self.canary.known(),
         };

@@ -29,6 +29,9 @@ pub struct Pace {
     pub stage: Line,
     /// One round alone, from its first stage until it is back.
     pub trip: Line,
+    /// Nanoseconds of a chunk on the slowest stage beside its rows, where that is more than a
+    /// round takes whatever its rows: some devices take rows dearly until there are many.
+    pub chunk_ns: u64,
 }
 
 /// Longest that a burst of chunks is to keep a running reply waiting; its gap stays below a second
@@ -70,7 +73,8 @@ impl Pace {
         }
         // The sum is least where n^2 = prompt * (trip.row - stage.row) / stage.round.
         let filling = self.trip.row_ns.saturating_sub(self.stage.row_ns);
-        let squared = u64::from(prompt).saturating_mul(filling) / self.stage.round_ns.max(1);
+        let round = self.stage.round_ns.max(self.chunk_ns).max(1);
+        let squared = u64::from(prompt).saturating_mul(filling) / round;
         let best = u32::try_from(squared.isqrt()).unwrap_or(u32::MAX);
         let pieces = best.clamp(prompt.div_ceil(most), prompt);
         // What is left in equal pieces of about that size, so that no crumb makes a trip.
@@ -137,7 +141,7 @@ mod tests {
         let stage = Line { round_ns: round_ms * MS, row_ns: row_ms * MS };
         let times = u64::from(stages);
         let trip = Line { round_ns: stage.round_ns * times, row_ns: stage.row_ns * times };
-        Pace { stages, stage, trip }
+        Pace { stages, stage, trip, chunk_ns: 0 }
     }
 
     #[test]
@@ -163,7 +167,23 @@ mod tests {
     fn a_slow_trip_behind_fast_stages_is_no_reason_to_cut() {
         let slow = Line { round_ns: 1000 * MS, row_ns: MS };
         let stage = Line { round_ns: 50 * MS, row_ns: MS };
-        assert_eq!(Pace { stages: 2, stage, trip: slow }.chunk(40, 40, 512, false), 40);
+        assert_eq!(
+            Pace { stages: 2, stage, trip: slow, chunk_ns: 0 }.chunk(40, 40, 512, false),
+            40
+        );
+    }
+
+    #[test]
+    fn chunks_are_fewer_where_each_costs_more_than_a_round() {
+        let cheap = pace(2, 5, 1);
+        let dear = Pace { chunk_ns: 80 * MS, ..cheap };
+        assert_eq!(
+            (cheap.chunk(2048, 2048, 2048, false), dear.chunk(2048, 2048, 2048, false)),
+            (104, 416)
+        );
+        // What a round costs whatever its rows counts where that is more.
+        let less = Pace { chunk_ns: 2 * MS, ..cheap };
+        assert_eq!(less.chunk(2048, 2048, 2048, false), 104);
     }
 
     #[test]

@@ -255,6 +255,10 @@ impl Engine for Leader {
         self.caller.ended(done)
     }
 
+    fn chunk_cost_rows(&self) -> u32 {
+        self.engine.chunk_cost_rows()
+    }
+
     fn drafts(&self) -> bool {
         self.engine.drafts()
     }

@@ -258,6 +258,7 @@ impl Setting {
             waits: self.patience > 0,
             hidden: 4,
             vocab: VOCAB as usize,
+            chunk_cost_rows: 0,
             canary: vec![1, 2],
             known: None,
         }

@@ -135,6 +135,11 @@ pub trait Engine: Send {
         spoil(best, out);
         Ok(())
     }
+    /// Rows whose time a prompt's chunk takes this rank's device beside that of its own rows, where
+    /// that is more than a round takes whatever its rows.
+    fn chunk_cost_rows(&self) -> u32 {
+        0
+    }
     /// Whether this rank holds a draft head.
     fn drafts(&self) -> bool {
         false

@@ -529,6 +529,10 @@ impl<B: Backend> Engine for Stage<B> {
         self.works()
     }
 
+    fn chunk_cost_rows(&self) -> u32 {
+        self.program.chunk_cost_rows()
+    }
+
     fn drafts(&self) -> bool {
         self.program.drafts()
     }

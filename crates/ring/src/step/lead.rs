@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use arith::base::{Epoch, Rank, Round as Number, StreamId};
-use sched::{Limits, Refusal, Request, RequestId, Round, Scheduler};
+use sched::{Limits, Pace, Refusal, Request, RequestId, Round, Scheduler};
 use wire::cancel::Cancel;
 use wire::control::Agree;
 use wire::frame::{Frame, Kind};
@@ -33,6 +33,8 @@ pub struct Ring {
     pub hidden: usize,
     /// Logits of a row.
     pub vocab: usize,
+    /// Rows whose time a chunk takes rank 0's device beside that of its own rows.
+    pub chunk_cost_rows: u32,
 }
 
 /// Rank 0's state in one epoch.
@@ -92,7 +94,7 @@ impl Lead {
     pub fn new(ring: Ring, agree: &Agree, queue_max: u32) -> Self {
         let timing = Timing::default();
         let mut sched = Scheduler::new(limits(agree, queue_max));
-        sched.set_pace(timing.pace(ring.world));
+        sched.set_pace(timing.pace(ring.world, ring.chunk_cost_rows));
         Self {
             sched,
             ring,
@@ -104,6 +106,10 @@ impl Lead {
             trips: (0, Duration::ZERO),
             slowest: Duration::ZERO,
         }
+    }
+
+    fn pace(&self) -> Pace {
+        self.timing.pace(self.ring.world, self.ring.chunk_cost_rows)
     }
 
     /// Takes a request in; an [`Event::Look`] has it computed.
@@ -242,7 +248,7 @@ impl Lead {
             } else if let Some(before) = before.filter(|before| sent < *before) {
                 self.timing.flow(rows, now.saturating_sub(before));
             }
-            self.sched.set_pace(self.timing.pace(self.ring.world));
+            self.sched.set_pace(self.pace());
         }
         Ok(())
     }
@@ -336,7 +342,7 @@ impl Lead {
         (flight.sent, flight.is_alone) = (Some(now), is_alone);
         if plan.rows() > 0 {
             self.timing.own(plan.rows(), now.saturating_sub(since));
-            self.sched.set_pace(self.timing.pace(self.ring.world));
+            self.sched.set_pace(self.pace());
         }
         Ok(actions)
     }

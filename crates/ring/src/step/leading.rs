@@ -37,6 +37,8 @@ pub struct Facts {
     pub hidden: usize,
     /// Logits of a row.
     pub vocab: usize,
+    /// Rows whose time a chunk takes rank 0's device beside that of its own rows.
+    pub chunk_cost_rows: u32,
     /// A few tokens that prove the ring before it serves.
     pub canary: Vec<u32>,
     /// What their reply must hash to.
@@ -347,8 +349,8 @@ impl Leading {
     }
 
     fn booted(&mut self, epoch: Epoch, agree: &Agree, ranks: Vec<Describe>) -> Stepped {
-        let Facts { hidden, vocab, queue_max, drafters, caching, .. } = self.facts;
-        let ring = Ring { world: self.facts.own.world, epoch, hidden, vocab };
+        let Facts { hidden, vocab, chunk_cost_rows, queue_max, drafters, caching, .. } = self.facts;
+        let ring = Ring { world: self.facts.own.world, epoch, hidden, vocab, chunk_cost_rows };
         let mut lead = Lead::new(ring, agree, queue_max);
         lead.sched.set_drafting(Box::new(drafters));
         lead.sched.set_cache(caching);

@@ -9,6 +9,8 @@ const CHUNK_ROWS: usize = 16;
 /// The least part of a window that a round costs whatever its rows: weights are read either way. A
 /// chunk that was slow once makes rows look dear, and would leave less than that for the round.
 const ROUND_SHARE: f64 = 0.5;
+/// By chunks of so many rows ranks' devices are compared.
+const ALIKE_ROWS: u32 = 512;
 /// What a new sample weighs beside the past.
 const NEWEST: f64 = 0.1;
 
@@ -94,11 +96,11 @@ impl Timing {
 
     /// The pace of a ring of `world`; without lines before both are known. Of the stages beyond
     /// rank 0 only the sum is seen, so that the slowest counts as their mean.
-    pub(super) fn pace(&self, world: u32) -> Pace {
+    pub(super) fn pace(&self, world: u32, cost_rows: u32) -> Pace {
         let unknown = Pace { stages: world, ..Pace::default() };
         let Some(own) = self.own.line() else { return unknown };
         if world == 1 {
-            return Pace { stages: 1, stage: own, trip: own };
+            return Pace { stages: 1, stage: own, trip: own, chunk_ns: 0 };
         }
         let others = u64::from(world - 1);
         let Some(rest) = self.beyond(others) else { return unknown };
@@ -107,7 +109,10 @@ impl Timing {
         let stage = if mean.at(32) > own.at(32) { mean } else { own };
         let trip =
             Line { round_ns: own.round_ns + rest.round_ns, row_ns: own.row_ns + rest.row_ns };
-        Pace { stages: world, stage, trip }
+        // The others' devices are taken to be like rank 0's where they are about as fast.
+        let alike = mean.at(ALIKE_ROWS) <= own.at(ALIKE_ROWS).saturating_mul(2);
+        let chunk_ns = if alike { own.row_ns.saturating_mul(cost_rows.into()) } else { 0 };
+        Pace { stages: world, stage, trip, chunk_ns }
     }
 }
 
@@ -124,14 +129,28 @@ mod tests {
         let mut timing = Timing::default();
         timing.own(1, ms(6));
         timing.own(4, ms(9));
-        assert_eq!(timing.pace(1), Pace { stages: 1, ..Pace::default() });
+        assert_eq!(timing.pace(1, 0), Pace { stages: 1, ..Pace::default() });
         timing.own(101, ms(106));
-        let line = timing.pace(1).stage;
+        let line = timing.pace(1, 0).stage;
         assert!(line.round_ns.abs_diff(5_000_000) < 10_000, "{line:?}");
         assert!(line.row_ns.abs_diff(1_000_000) < 1_000, "{line:?}");
         // However many windows follow.
         (0..1000).for_each(|_| timing.own(1, ms(6)));
-        assert!(timing.pace(1).stage.row_ns > 900_000);
+        assert!(timing.pace(1, 0).stage.row_ns > 900_000);
+    }
+
+    #[test]
+    fn a_chunk_s_own_cost_is_rank_0_s_where_the_others_are_about_as_fast() {
+        let chunk_ns = |times: u64| {
+            let mut timing = Timing::default();
+            for rows in [1, 512] {
+                timing.own(rows, ms(2 + rows as u64));
+                timing.rest(rows, ms(times * (2 + rows as u64)));
+            }
+            timing.pace(2, 100).chunk_ns
+        };
+        assert!(chunk_ns(1).abs_diff(100_000_000) < 1_000_000, "{}", chunk_ns(1));
+        assert_eq!(chunk_ns(3), 0);
     }
 
     #[test]
@@ -141,9 +160,9 @@ mod tests {
             timing.own(rows, ms(2 * rows as u64));
             timing.rest(rows, ms(10 * rows as u64));
         }
-        assert!(timing.pace(3).stage.row_ns > 4_900_000);
-        assert!(timing.pace(11).stage.row_ns < 2_100_000);
-        assert!(timing.pace(3).trip.row_ns > 11_700_000);
+        assert!(timing.pace(3, 0).stage.row_ns > 4_900_000);
+        assert!(timing.pace(11, 0).stage.row_ns < 2_100_000);
+        assert!(timing.pace(3, 0).trip.row_ns > 11_700_000);
     }
 
     #[test]
@@ -154,10 +173,10 @@ mod tests {
         timing.own(32, ms(34));
         // Cold: ten times what it takes later.
         timing.rest(32, ms(340));
-        assert!(timing.pace(2).stage.round_ns >= 1_500_000);
-        assert!(timing.pace(2).stage.row_ns > 10_000_000);
+        assert!(timing.pace(2, 0).stage.round_ns >= 1_500_000);
+        assert!(timing.pace(2, 0).stage.row_ns > 10_000_000);
         (0..40).for_each(|_| timing.flow(64, ms(66)));
-        let pace = timing.pace(2);
+        let pace = timing.pace(2, 0);
         assert!((900_000..1_100_000).contains(&pace.stage.row_ns), "{pace:?}");
     }
 }

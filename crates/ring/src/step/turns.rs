@@ -156,7 +156,7 @@ mod tests {
             pages: 4,
         };
         let agree = Agree { shapes, depth: 1, settings: Fields::new() };
-        let ring = Ring { world: 1, epoch: Epoch(1), hidden: 8, vocab: 64 };
+        let ring = Ring { world: 1, epoch: Epoch(1), hidden: 8, vocab: 64, chunk_cost_rows: 0 };
         let mut turns = Turns { hears: true, ..Turns::new(Lead::new(ring, &agree, 1)) };
         assert_eq!(turns.want(), Want::Command);
         turns.no_command();

@@ -96,7 +96,7 @@ impl Net {
     pub fn new(build: &Build) -> Self {
         let Build { world, depth, shapes, caching, rooms, .. } = build.clone();
         let agree = Agree { shapes, depth, settings: Fields::new() };
-        let ring = Ring { world, epoch: EPOCH, hidden: 8, vocab: 64 };
+        let ring = Ring { world, epoch: EPOCH, hidden: 8, vocab: 64, chunk_cost_rows: 0 };
         let mut lead = Lead::new(ring, &agree, 1 << 20);
         lead.sched.set_cache(caching);
         let node = |rank: u32| {

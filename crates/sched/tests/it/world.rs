@@ -67,7 +67,8 @@ fn pace(rng: &mut Rng) -> Option<Pace> {
         row_ns: u64::from(1 + rng.below(20_000_000)) * times,
     };
     let (stage, trip) = (line(1), line(3));
-    rng.chance(50).then(|| Pace { stages: rng.within(1, 4), stage, trip })
+    let chunk_ns = u64::from(rng.below(200_000_000));
+    rng.chance(50).then(|| Pace { stages: rng.within(1, 4), stage, trip, chunk_ns })
 }
 
 impl World {

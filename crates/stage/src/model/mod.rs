@@ -202,6 +202,8 @@ pub trait Program: Send {
     ) -> Result<bool, StageError>;
     /// Whether other members have shares of the same layers.
     fn is_shared(&self) -> bool;
+    /// As [`Backend::chunk_cost_rows`].
+    fn chunk_cost_rows(&self) -> u32;
     /// Whether a draft head is loaded.
     fn drafts(&self) -> bool;
     /// The draft head's output of rows before which `past` lies, at most `rows_max`; `ids` are the

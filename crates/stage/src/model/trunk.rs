@@ -248,6 +248,10 @@ impl<B: Backend> Program for Trunk<B> {
         self.division.share.count > 1
     }
 
+    fn chunk_cost_rows(&self) -> u32 {
+        self.backend.chunk_cost_rows()
+    }
+
     fn drafts(&self) -> bool {
         self.mtp.is_some()
     }
