@@ -14,6 +14,7 @@ use wire::layout::Layout;
 use wire::ring_check::{self, Expected};
 
 use crate::error::RingError;
+use crate::offers::Offers;
 use crate::step::{Action, Now, Stepped, Want};
 
 /// Bounds of a boot.
@@ -104,6 +105,8 @@ pub struct Boot {
     stage: Stage,
     /// By what the rank before finds this one's berths.
     offer: Option<Offer>,
+    /// Those of the others.
+    passing: Offers,
     /// When the frame that is owed is late, once somebody waits for it.
     until: Option<Now>,
 }
@@ -131,7 +134,8 @@ impl Boot {
             None => Vec::new(),
         };
         let (ranks, stage) = (Vec::new(), Stage::Descriptions(Rank(0)));
-        Ok((Self { own, terms, times, ranks, stage, offer: None, until: None }, first))
+        let passing = Offers::new(own.rank, own.world);
+        Ok((Self { own, terms, times, ranks, stage, offer: None, passing, until: None }, first))
     }
 
     /// A frame, or room for the agreed shapes in stage and link, before [`Boot::prepared`].
@@ -166,8 +170,12 @@ impl Boot {
                 found: format!("{:?}", frame.kind),
             });
         }
-        self.until = None;
         let message = decode(owing, &frame.payload)?;
+        if matches!((&self.stage, &message), (Stage::Readiness(..), Message::Berths(_))) {
+            // Whoever is owed waits no longer for it.
+            return self.passing.pass(message, frame);
+        }
+        self.until = None;
         match (&self.stage, message) {
             (Stage::Descriptions(rank), Message::Describe(describe)) => {
                 self.described(*rank, describe, frame)
@@ -180,7 +188,6 @@ impl Boot {
                 self.stage = Stage::Readiness(Rank(0), echo);
                 Ok(vec![send(&Message::Ready(Ready { rank: Rank(0) }))?])
             }
-            (Stage::Readiness(..), Message::Berths(_)) => berths(self.own.rank, frame),
             (Stage::Readiness(rank, agree), Message::Ready(ready)) if ready.rank == *rank => {
                 let (next, agree) = (Rank(rank.0 + 1), agree.clone());
                 self.stage = Stage::Readiness(next, agree);
@@ -212,6 +219,11 @@ impl Boot {
     /// Whether the rank before is told of berths.
     pub(crate) fn offers(&self) -> bool {
         self.offer.is_some()
+    }
+
+    /// Berths of other ranks, of which some have passed.
+    pub(crate) fn passing(&self) -> Offers {
+        self.passing
     }
 
     /// The stage and the link have room for what was agreed; so has the device, where it offers.
@@ -279,20 +291,65 @@ impl Boot {
     }
 }
 
-/// Berths of some rank come by: those of the rank after are to be reached, others go on.
-///
-/// # Errors
-/// Another message; berths that have come round past the rank that they are for.
-pub(crate) fn berths(own: Rank, frame: Frame) -> Stepped {
-    let before = |rank: Rank| Rank(rank.0 - 1);
-    match decode(own, &frame.payload)? {
-        Message::Berths(Berths { rank, offer }) if before(rank) == own => {
-            Ok(vec![Action::Reach(Box::new(offer))])
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use arith::attention::KvDtype;
+    use wire::describe::RowDtype;
+
+    use super::*;
+
+    /// Rank 1 of 3, about to hear that rank 0 is ready.
+    fn boot() -> Boot {
+        let shapes = Shapes {
+            chunk_rows_max: 8,
+            round_rows_max: 8,
+            streams_max: 1,
+            context_max: 64,
+            pages: 1,
+        };
+        let own = |rank| Describe {
+            rank: Rank(rank),
+            world: 3,
+            engine: String::new(),
+            backend: String::new(),
+            arith: 1,
+            device: String::new(),
+            layers: vec![[0; 32]],
+            range: rank..rank + 1,
+            hidden: 2,
+            planes: 1,
+            row_dtype: RowDtype::F32,
+            kv: KvDtype::F16,
+            shapes,
+            states: 1,
+            taps: Vec::new(),
+            drafter_width: 0,
+            ends: None,
+            layer_us: None,
+        };
+        let (mut boot, _) = Boot::new(own(1), None, BootTimes::default()).unwrap();
+        let agree = Agree { shapes, depth: 2, settings: Fields::new() };
+        for message in [Message::Describe(own(0)), Message::Agree(agree)] {
+            boot.frame(Frame::control(message.encode().unwrap())).unwrap();
         }
-        Message::Berths(Berths { rank, .. }) if rank != own => Ok(vec![Action::Send(frame)]),
-        other => Err(RingError::OutOfTurn {
-            expected: "berths of another rank".into(),
-            found: other.name().into(),
-        }),
+        boot.prepared(None);
+        boot
+    }
+
+    #[test]
+    fn berths_that_pass_give_nobody_more_time() {
+        let mut boot = boot();
+        let due = boot.want(Duration::from_secs(1));
+        let berths = Message::Berths(Berths { rank: Rank(2), offer: [7; 128] });
+        let frame = Frame::control(berths.encode().unwrap());
+        let reach = [Action::Reach(Box::new([7; 128]))];
+        assert_eq!(boot.frame(frame.clone()).unwrap(), reach);
+        assert_eq!(boot.want(Duration::from_secs(99)), due);
+        assert!(boot.frame(frame).is_err(), "a second time");
+        let ready = Message::Ready(Ready { rank: Rank(0) });
+        boot.frame(Frame::control(ready.encode().unwrap())).unwrap();
+        let frame = Frame::control(berths.encode().unwrap());
+        assert!(boot.passing().take(frame).is_err(), "a second time after the boot");
     }
 }

@@ -19,6 +19,7 @@ pub mod key;
 pub mod lead;
 pub mod link;
 pub mod memory;
+pub(crate) mod offers;
 pub mod segment;
 pub mod session;
 pub mod span;

@@ -5,10 +5,11 @@ use wire::control::{Describe, Offer};
 use wire::frame::Kind;
 
 use super::{Action, Computed, Event, Follow, Now, Stepped, Want};
-use crate::boot::{self, Boot, BootTimes};
+use crate::boot::{Boot, BootTimes};
 use crate::error::RingError;
 use crate::inbox::{self, Wake};
 use crate::link::Inbound;
+use crate::offers::Offers;
 
 /// A follower over all its epochs.
 #[derive(Debug)]
@@ -30,6 +31,7 @@ enum Phase {
 #[derive(Debug)]
 struct Rounds {
     core: Follow,
+    passing: Offers,
     /// What the device is to do next.
     work: Option<Action>,
     /// The inbox is empty. All that is there is taken before the device is busy, since a cancel
@@ -98,15 +100,16 @@ impl Following {
                     let (rank, world) = (self.own.rank, self.own.world);
                     let core = Follow::new(rank, world, *epoch, self.hidden, agree.depth);
                     let core = core.with_berths(if boot.offers() { agree.depth } else { 0 });
-                    let rounds = Rounds { core, work: None, looked: false };
+                    let passing = boot.passing();
+                    let rounds = Rounds { core, passing, work: None, looked: false };
                     self.phase = Phase::Rounds(Box::new(rounds));
                 }
                 Ok(actions)
             }
             (Phase::Boot(_, boot), None) => Err(boot.late()),
             // Those of the rank after come round when this rank is ready.
-            (Phase::Rounds(_), Some(Wake::Frame(frame))) if frame.kind == Kind::Control => {
-                boot::berths(self.own.rank, frame)
+            (Phase::Rounds(rounds), Some(Wake::Frame(frame))) if frame.kind == Kind::Control => {
+                rounds.passing.take(frame)
             }
             (Phase::Rounds(rounds), Some(Wake::Frame(frame))) => rounds.step(Event::Frame(frame)),
             (Phase::Rounds(rounds), None) => {
