@@ -65,14 +65,19 @@ impl Shared {
         offer
     }
 
-    /// Berths of this process.
+    /// Berths of this process, of as many values each.
     ///
     /// # Errors
-    /// Berths that are not there any more, or never were.
-    pub fn find(offer: &Offer) -> Result<Self, String> {
+    /// Berths that are not there any more, or never were; none at all, or others in size.
+    pub fn find(offer: &Offer, values: usize) -> Result<Self, String> {
         let number = u64::from_le_bytes(std::array::from_fn(|i| offer[i]));
         let places = locked(&ALL).get(&number).and_then(Weak::upgrade);
-        places.map(|places| Self { number, places }).ok_or_else(|| format!("no berths {number}"))
+        let places = places.ok_or_else(|| format!("no berths {number}"))?;
+        let found: Vec<usize> = places.iter().map(|place| locked(place).len()).collect();
+        if found.is_empty() || found.iter().any(|found| *found != values) {
+            return Err(format!("berths {number}: expected {values} values each, found {found:?}"));
+        }
+        Ok(Self { number, places })
     }
 
     /// How many there are.
@@ -99,14 +104,23 @@ mod tests {
     #[test]
     fn whoever_was_told_of_berths_writes_to_them_until_their_owner_ends() {
         let own = Shared::new(2, 4);
-        let before = Shared::find(&own.offer()).unwrap();
+        let before = Shared::find(&own.offer(), 4).unwrap();
         before.put(1, 2, &[7.0, 8.0]);
         let mut values = [0.0; 3];
         own.fetch(1, 1, &mut values);
         assert_eq!((values, own.count()), ([0.0, 7.0, 8.0], 2));
         let offer = own.offer();
         drop((own, before));
-        assert!(Shared::find(&offer).is_err());
+        assert!(Shared::find(&offer, 4).is_err());
+    }
+
+    #[test]
+    fn berths_of_another_size_are_not_written_to() {
+        for (count, values) in [(2, 3), (2, 5), (0, 4)] {
+            let own = Shared::new(count, values);
+            let error = Shared::find(&own.offer(), 4).unwrap_err();
+            assert!(error.contains("expected 4 values each"), "{error}");
+        }
     }
 
     #[test]

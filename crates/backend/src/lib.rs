@@ -267,12 +267,17 @@ pub trait Backend: Send + Sync + 'static {
         let _ = (count, rows, width);
         Err(format!("{} gives its rows to the host alone", self.device()))
     }
-    /// Berths of the rank after, and how many they are.
+    /// Berths of the rank after, each of `rows` rows of `width` values, and how many they are.
     ///
     /// # Errors
-    /// Memory that this device does not see, in words.
-    fn reach(&self, offer: &Offer) -> Result<(Self::Berths, u32), String> {
-        let _ = offer;
+    /// Memory that this device does not see and berths of another size, in words.
+    fn reach(
+        &self,
+        offer: &Offer,
+        rows: usize,
+        width: usize,
+    ) -> Result<(Self::Berths, u32), String> {
+        let _ = (offer, rows, width);
         Err(format!("{} gives its rows to the host alone", self.device()))
     }
     /// Copies rows `first .. first + rows` of `from` to rows `at ..` of a berth; they are there

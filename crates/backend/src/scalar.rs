@@ -175,8 +175,8 @@ impl Backend for Scalar {
         Ok((berths, offer))
     }
 
-    fn reach(&self, offer: &Offer) -> Result<(Shared, u32), String> {
-        let berths = Shared::find(offer)?;
+    fn reach(&self, offer: &Offer, rows: usize, width: usize) -> Result<(Shared, u32), String> {
+        let berths = Shared::find(offer, rows * width)?;
         let count = berths.count() as u32;
         Ok((berths, count))
     }

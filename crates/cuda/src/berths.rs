@@ -50,6 +50,15 @@ impl Sizes {
         berths::check(count as usize, rows as usize, width as usize)?;
         Ok(Self { count, rows, width })
     }
+
+    /// Refuses others than those of `rows` rows of `width` values.
+    fn of(self, rows: usize, width: usize) -> Result<Self, String> {
+        if (self.rows as usize, self.width as usize) == (rows, width) {
+            return Ok(self);
+        }
+        let found = format!("{} of {}", self.rows, self.width);
+        Err(format!("berths of the rank after: expected {rows} rows of {width}, found {found}"))
+    }
 }
 
 enum Place {
@@ -79,8 +88,13 @@ impl Berths {
         Ok((Self { device: device.clone(), place, sizes }, offer))
     }
 
-    pub(crate) fn find(cuda: &Cuda, offer: &Offer) -> Result<(Self, u32), String> {
-        let (device, sizes) = (&cuda.device, Sizes::read(offer)?);
+    pub(crate) fn find(
+        cuda: &Cuda,
+        offer: &Offer,
+        rows: usize,
+        width: usize,
+    ) -> Result<(Self, u32), String> {
+        let (device, sizes) = (&cuda.device, Sizes::read(offer)?.of(rows, width)?);
         let by = std::array::from_fn(|i| offer[i]);
         let seen = Seen::find(device, &by).map_err(|error| error.to_string())?;
         let place = Place::Seen(seen);
@@ -133,6 +147,9 @@ mod tests {
         let mut offer = [7; size_of::<Offer>()];
         sizes.write(&mut offer);
         assert_eq!(Sizes::read(&offer), Ok(sizes));
+        assert_eq!(sizes.of(2_048, 5_120), Ok(sizes));
+        assert!(sizes.of(2_049, 5_120).unwrap_err().contains("found 2048 of 5120"));
+        assert!(sizes.of(2_048, 5_121).is_err());
         assert_eq!(offer[..FOUND_BY_BYTES], [7; FOUND_BY_BYTES]);
         Sizes { count: u32::MAX, ..sizes }.write(&mut offer);
         assert!(Sizes::read(&offer).unwrap_err().contains("at most"));

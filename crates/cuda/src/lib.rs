@@ -333,8 +333,8 @@ impl Backend for Cuda {
         Berths::new(self, count, rows, width)
     }
 
-    fn reach(&self, offer: &Offer) -> Result<(Berths, u32), String> {
-        Berths::find(self, offer)
+    fn reach(&self, offer: &Offer, rows: usize, width: usize) -> Result<(Berths, u32), String> {
+        Berths::find(self, offer, rows, width)
     }
 
     fn put(&self, from: &Rows, rows: (usize, usize), to: &Berths, at: (u32, usize)) {

@@ -109,6 +109,10 @@ impl Fake {
         self
     }
 
+    fn berth_values(&self) -> usize {
+        LABEL_VALUES + self.round_rows * self.config.hidden
+    }
+
     fn settle(&mut self, settled: &Settled) {
         let stays = matches!(
             self.fault,
@@ -213,7 +217,7 @@ impl Engine for Fake {
     }
 
     fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
-        let values = LABEL_VALUES + self.round_rows * self.config.hidden;
+        let values = self.berth_values();
         let Some(berths) = &mut self.berths else { return Ok(None) };
         *berths = Shared::new(count as usize, values);
         Ok(Some(berths.offer()))
@@ -223,7 +227,7 @@ impl Engine for Fake {
         if self.berths.is_none() {
             return Err("a device that gives its rows to nobody".into());
         }
-        self.reached = Some(Shared::find(offer)?);
+        self.reached = Some(Shared::find(offer, self.berth_values())?);
         Ok("in this process".into())
     }
 

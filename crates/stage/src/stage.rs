@@ -456,7 +456,8 @@ impl<B: Backend> Engine for Stage<B> {
         if !self.moors {
             return Err(format!("{} is not to give rows by itself", self.backend.device()));
         }
-        self.reached = Some(self.program.reach(offer)?);
+        let rows = self.slots.shapes().round_rows_max as usize;
+        self.reached = Some(self.program.reach(offer, rows)?);
         Ok(format!("by {} alone", self.backend.device()))
     }
 

@@ -33,7 +33,7 @@ pub fn run(cuda: &Arc<Cuda>) -> Result<bool, CudaError> {
     put(cuda, &offer)?;
     let here = fetched(&mut came);
     cuda.upload(&vec![0.0; ROWS * WIDTH], &mut came);
-    let (after, _) = cuda.reach(&offer).map_err(refused)?;
+    let (after, _) = cuda.reach(&offer, ROWS, WIDTH).map_err(refused)?;
     cuda.put(&came, (0, ROWS), &after, (2, 0));
     let cleared = !fetched(&mut came);
     let hex: String = offer.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -58,7 +58,7 @@ pub fn other(cuda: &Arc<Cuda>, hex: &str) -> Result<bool, CudaError> {
 }
 
 fn put(cuda: &Arc<Cuda>, offer: &Offer) -> Result<(), CudaError> {
-    let (berths, count) = cuda.reach(offer).map_err(refused)?;
+    let (berths, count) = cuda.reach(offer, ROWS, WIDTH).map_err(refused)?;
     assert_eq!(count, COUNT as u32, "berths that were offered");
     let mut rows = cuda.rows(ROWS, WIDTH).map_err(refused)?;
     let values: Vec<f32> = (0..ROWS * WIDTH).map(value).collect();

@@ -47,9 +47,14 @@ impl<B: Backend> Berths<B> {
         Ok(self.own[self.at].offer)
     }
 
-    /// Those of the rank after; how many.
-    pub(super) fn reach(&mut self, backend: &B, offer: &Offer) -> Result<u32, String> {
-        let (berths, count) = backend.reach(offer)?;
+    /// Those of the rank after, each of `rows` rows of `width`; how many.
+    pub(super) fn reach(
+        &mut self,
+        backend: &B,
+        offer: &Offer,
+        (rows, width): (usize, usize),
+    ) -> Result<u32, String> {
+        let (berths, count) = backend.reach(offer, rows, width)?;
         self.after = Some(berths);
         Ok(count)
     }

@@ -168,11 +168,11 @@ pub trait Program: Send {
     /// # Errors
     /// Why there are none, in words.
     fn berths(&mut self, count: usize, rows: usize) -> Result<Offer, String>;
-    /// Finds the berths of the rank after; how many.
+    /// Finds the berths of the rank after, each of `rows` rows; how many.
     ///
     /// # Errors
-    /// Why they are not seen, in words.
-    fn reach(&mut self, offer: &Offer) -> Result<u32, String>;
+    /// Why they are not seen, or no such ones, in words.
+    fn reach(&mut self, offer: &Offer, rows: usize) -> Result<u32, String>;
     /// Forgets the berths of the rank after.
     fn leave(&mut self);
     /// Sets `rows` rows of the residual from `at` on from rows of a berth from `first` on.

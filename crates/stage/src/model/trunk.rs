@@ -282,8 +282,8 @@ impl<B: Backend> Program for Trunk<B> {
         self.berths.have(&self.backend, (count, rows, self.division.whole.hidden))
     }
 
-    fn reach(&mut self, offer: &Offer) -> Result<u32, String> {
-        self.berths.reach(&self.backend, offer)
+    fn reach(&mut self, offer: &Offer, rows: usize) -> Result<u32, String> {
+        self.berths.reach(&self.backend, offer, (rows, self.division.whole.hidden))
     }
 
     fn leave(&mut self) {

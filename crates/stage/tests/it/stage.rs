@@ -84,6 +84,12 @@ fn rows_in_berths_are_those_of_a_boundary_and_a_stream_that_is_skipped_has_none(
     let rows = moored.round(&next).unwrap();
     same(&rows, &plain.round(&next).unwrap(), "rows beside a stream that is skipped");
     assert!(!moored.boundaries[0].is_empty() && moored.boundaries[1].is_empty());
+    // Berths that the rounds do not fit are none.
+    let offer = moored.stages[1].berths(2).unwrap().unwrap();
+    let mut other = Kind::Berths.chain(&[1]);
+    let shapes = Shapes { round_rows_max: SHAPES.round_rows_max + 1, ..SHAPES };
+    other.stages[0].prepare(&shapes).unwrap();
+    assert!(other.stages[0].reach(&offer).unwrap_err().contains("values each"));
     // A new epoch knows no berths but its own.
     moored.stages[0].reset();
     moored.stages[1].reset();
