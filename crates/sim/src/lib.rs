@@ -19,6 +19,7 @@ mod plant;
 mod rng;
 mod setting;
 mod trace;
+mod work;
 mod world;
 
 pub use plant::Plant;
