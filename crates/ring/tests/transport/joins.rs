@@ -93,6 +93,31 @@ fn rows_of_ten_mebibytes_arrive_whole_and_in_order() {
 }
 
 #[test]
+fn rows_that_come_where_others_lay_have_nothing_of_them() {
+    const MOST: usize = 8 << 20;
+    let ring = ring_of(2, |_| ());
+    let links = join_all(&ring, 1);
+    links.iter().for_each(|links| links.set_rows_bytes_max(MOST));
+    let sizes = [MOST, 2 << 20, MOST - 4, (1 << 20) + 4, 8].into_iter().cycle();
+    let mut again = 0;
+    for (round, bytes) in (1..=40).zip(sizes) {
+        links[0].outbound.send(rows(round, bytes)).unwrap();
+        for (to, after) in [(1, 0), (0, 1)] {
+            let found = frame(&links[to]);
+            assert!(found == rows(round, bytes), "round {round}: {bytes} bytes differ");
+            let room = 4 * found.values.capacity();
+            assert!(room <= MOST, "round {round}: room for {room} bytes");
+            again += usize::from(room > 2 * bytes);
+            if after == 0 {
+                // Sent on, its memory is the next one's.
+                links[to].outbound.send(found).unwrap();
+            }
+        }
+    }
+    assert!(again > 0, "no memory was used again");
+}
+
+#[test]
 fn rows_past_the_receivers_buffer_break_the_link() {
     let ring = ring_of(2, |_| ());
     let links = join_all(&ring, 1);

@@ -84,7 +84,9 @@ pub fn control(text: &str) -> Frame {
 
 pub fn rows(round: u64, bytes: usize) -> Frame {
     assert!(bytes.is_multiple_of(4), "whole values");
-    let value = |i: usize| f32::from_bits((i as u32).wrapping_mul(0x9e37_79b9));
+    // Of each round others, so that nothing of an earlier one passes for them.
+    let seed = (round as u32).wrapping_mul(0x85eb_ca6b);
+    let value = |i: usize| f32::from_bits((i as u32).wrapping_mul(0x9e37_79b9) ^ seed);
     Frame::rows(Round(round), 1, (0..bytes / 4).map(value).collect())
 }
 

@@ -95,7 +95,7 @@ fn values_that_parts_cut_come_whole_and_room_that_was_given_is_used() {
     let bytes = crate::cases_frame::cut_values(16);
     let mut reader = Reader::new();
     reader.set_rows_bytes_max(16);
-    reader.set_room(Vec::with_capacity(99));
+    reader.set_room(vec![5.0; 99]);
     let mut found = Vec::new();
     bytes.chunks(7).for_each(|bytes| reader.push(bytes, &mut found).unwrap());
     let expected = Frame::rows(Round(9), 2, vec![1.0, 2.0, 3.0, f32::NAN]);
