@@ -256,7 +256,9 @@ impl<E: Engine + ?Sized> Chain<E> {
         tokens: &[u32],
     ) -> Result<Vec<f32>, StageError> {
         let plan = Plan { entries, keeps, cuts: self.cuts.clone(), ..Plan::default() };
-        let (mut rows, mut next, mut berth) = (Vec::new(), Vec::new(), None);
+        // Rows may come to lie where others lay.
+        let [mut rows, mut next] = [(); 2].map(|()| vec![f32::NAN; 9]);
+        let mut berth = None;
         self.boundaries.clear();
         self.number = Round(self.number.0 + 1);
         for (rank, stage) in self.stages.iter_mut().enumerate() {
