@@ -53,7 +53,7 @@ impl StageConfig {
     }
 }
 
-/// A stage: see [`Engine`].
+/// A stage: see [`crate::Engine`].
 pub struct Stage<B> {
     backend: Arc<B>,
     program: Box<dyn Program>,
@@ -95,9 +95,9 @@ impl<B: Backend> Stage<B> {
     }
 
     /// Loads a member's share of the range, and nothing else of the checkpoint. Every member of the
-    /// group is called alike from then on, and [`Engine::prepare`], [`Engine::step`] and
-    /// [`Engine::logits`] meet the others in `exchange`. A draft head meets nobody: it is for the
-    /// member that is asked for guesses.
+    /// group is called alike from then on, and [`crate::Engine::prepare`], [`crate::Engine::step`]
+    /// and [`crate::Engine::logits`] meet the others in `exchange`. A draft head meets nobody: it
+    /// is for the member that is asked for guesses.
     ///
     /// # Errors
     /// As [`Stage::open`].
@@ -209,16 +209,17 @@ impl<B: Backend> Stage<B> {
         &self.config
     }
 
-    /// Bounds the bytes of kept recurrent states, from the next [`Engine::prepare`] on;
+    /// Bounds the bytes of kept recurrent states, from the next [`crate::Engine::prepare`] on;
     /// [`KEEP_BYTES_MAX`] unless set.
     pub fn set_keep_bytes_max(&mut self, keep_bytes_max: u64) {
         self.keep_bytes_max = keep_bytes_max;
         self.sizes = None;
     }
 
-    /// From the next [`Engine::prepare`] on, the fewest rows of the second half of a prompt's piece
-    /// that goes in a pair, one half's exchange under the other's compute; `None` for no pairs. The
-    /// same on every member of a group. [`PAIR_ROWS_MIN`] unless set; a group of one has no pairs.
+    /// From the next [`crate::Engine::prepare`] on, the fewest rows of the second half of a
+    /// prompt's piece that goes in a pair, one half's exchange under the other's compute; `None`
+    /// for no pairs. The same on every member of a group. [`PAIR_ROWS_MIN`] unless set; a group of
+    /// one has no pairs.
     pub fn set_prompt_pair(&mut self, rows_min: Option<usize>) {
         self.prompt_pair = rows_min.filter(|_| self.program.is_shared());
         self.sizes = None;
@@ -254,7 +255,7 @@ impl<B: Backend> Stage<B> {
         move |row| !none && (!last || wanted.contains(&row))
     }
 
-    /// As [`Engine::state`].
+    /// As [`crate::Engine::state`].
     pub fn state(&self, id: StreamId, layer: u32) -> Option<(Vec<f32>, Vec<f32>)> {
         self.program.state(layer, self.slots.place(id)?)
     }
