@@ -92,8 +92,9 @@ pub trait Engine: Send {
     fn step(&mut self, plan: &Plan, input: Input<'_>, out: &mut Vec<f32>)
     -> Result<(), StageError>;
     /// Makes `count` **berths** on this rank's device for rows of the agreed rounds, to which the
-    /// device of the rank before may write by itself, and says by what it finds them. They stay
-    /// until the engine ends. `None` where nobody may be asked, or the reason in words.
+    /// device of the rank before may write by itself, and says by what it finds them. They serve
+    /// this epoch and stay until the engine ends. `None` where nobody may be asked, or the reason
+    /// in words.
     fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
         let _ = count;
         Ok(None)

@@ -2,49 +2,37 @@
 
 use backend::{Backend, Offer};
 
-/// Sets of berths that a rank makes in its life, at most: the rank before may still write to one
-/// whose rounds are over.
+/// Sets of berths that a rank makes in its life, at most, one an epoch. None serves two: the device
+/// of a rank that was given up may still write to those of its epoch, whenever it wakes.
 const SETS_MAX: usize = 4;
 
 /// Berths by the device's own ways.
 pub(super) struct Berths<B: Backend> {
-    /// Each of its own size.
-    own: Vec<Set<B>>,
-    /// Which of them rows come to.
-    at: usize,
+    /// Those of each epoch; rows come to the last.
+    own: Vec<B::Berths>,
     after: Option<B::Berths>,
-}
-
-struct Set<B: Backend> {
-    size: (usize, usize),
-    berths: B::Berths,
-    offer: Offer,
 }
 
 impl<B: Backend> Berths<B> {
     pub(super) fn new() -> Self {
-        Self { own: Vec::new(), at: 0, after: None }
+        Self { own: Vec::new(), after: None }
     }
 
-    /// As many of this rank's own, of `rows` rows of `width`.
+    /// New ones of this rank's own for an epoch, as many, of `rows` rows of `width`.
     pub(super) fn have(
         &mut self,
         backend: &B,
         (count, rows, width): (usize, usize, usize),
     ) -> Result<Offer, String> {
-        let size = (count, rows);
-        self.at = match self.own.iter().position(|set| set.size == size) {
-            Some(at) => at,
-            None if self.own.len() == SETS_MAX => {
-                return Err(format!("{SETS_MAX} sizes of berths were made before"));
-            }
-            None => {
-                let (berths, offer) = backend.berths(count, rows, width)?;
-                self.own.push(Set { size, berths, offer });
-                self.own.len() - 1
-            }
-        };
-        Ok(self.own[self.at].offer)
+        if self.own.len() == SETS_MAX {
+            return Err(format!(
+                "this rank had berths in {SETS_MAX} lives of the ring, as often as may be; it has \
+                 some again once it is started anew"
+            ));
+        }
+        let (berths, offer) = backend.berths(count, rows, width)?;
+        self.own.push(berths);
+        Ok(offer)
     }
 
     /// Those of the rank after, each of `rows` rows of `width`; how many.
@@ -65,7 +53,7 @@ impl<B: Backend> Berths<B> {
 
     /// This rank's own.
     pub(super) fn own(&self) -> &B::Berths {
-        &self.own.get(self.at).expect("rows come to berths that were offered").berths
+        self.own.last().expect("rows come to berths that were offered")
     }
 
     /// Those of the rank after.
@@ -82,13 +70,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn berths_are_used_again_and_no_more_sizes_are_made_than_may_be() {
+    fn berths_serve_one_epoch_and_no_more_are_made_than_may_be() {
         let (scalar, mut berths) = (Scalar::default(), Berths::new());
-        let first = berths.have(&scalar, (2, 8, 4)).unwrap();
-        assert_ne!(berths.have(&scalar, (3, 8, 4)).unwrap(), first);
-        assert_eq!(berths.have(&scalar, (2, 8, 4)).unwrap(), first);
-        assert!((2..SETS_MAX).all(|rows| berths.have(&scalar, (2, rows, 4)).is_ok()));
-        assert!(berths.have(&scalar, (2, 9, 4)).is_err());
-        assert_eq!(berths.have(&scalar, (2, 8, 4)).unwrap(), first);
+        let mut offers = Vec::new();
+        for _ in 0..SETS_MAX {
+            let offer = berths.have(&scalar, (2, 8, 4)).unwrap();
+            assert!(!offers.contains(&offer), "berths of an epoch before");
+            offers.push(offer);
+        }
+        let error = berths.have(&scalar, (2, 8, 4)).unwrap_err();
+        assert!(error.contains("in 4 lives of the ring"), "{error}");
+    }
+
+    #[test]
+    fn a_rank_that_was_given_up_writes_to_no_berth_of_the_next_epoch() {
+        let scalar = Scalar::default();
+        let (mut before, mut own) = (Berths::new(), Berths::new());
+        let offer = own.have(&scalar, (1, 1, 2)).unwrap();
+        before.reach(&scalar, &offer, (1, 2)).unwrap();
+        own.have(&scalar, (1, 1, 2)).unwrap();
+        let mut late = scalar.rows(1, 2).unwrap();
+        scalar.upload(&[7.0, 7.0], &mut late);
+        scalar.put(&late, (0, 1), before.after(), (0, 0));
+        let mut came = scalar.rows(1, 2).unwrap();
+        scalar.fetch(own.own(), 0, (0, 1), &mut came, 0);
+        let mut values = [1.0; 2];
+        scalar.download(&came, 0, &mut values);
+        assert_eq!(values, [0.0; 2]);
     }
 }
