@@ -92,20 +92,19 @@ enum Back {
 impl Lead {
     /// An epoch before its first round.
     pub fn new(ring: Ring, agree: &Agree, queue_max: u32) -> Self {
-        let timing = Timing::default();
-        let mut sched = Scheduler::new(limits(agree, queue_max));
-        sched.set_pace(timing.pace(ring.world, ring.chunk_cost_rows));
-        Self {
-            sched,
+        let mut lead = Self {
+            sched: Scheduler::new(limits(agree, queue_max)),
             ring,
             flying: VecDeque::new(),
             device: Device::Idle,
-            timing,
+            timing: Timing::default(),
             came: None,
             landed: 0,
             trips: (0, Duration::ZERO),
             slowest: Duration::ZERO,
-        }
+        };
+        lead.sched.set_pace(lead.pace());
+        lead
     }
 
     fn pace(&self) -> Pace {
