@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// By what another rank's device finds berths; the device's own words.
 pub type Offer = [u8; 128];
 
-/// Most bytes of a rank's berths.
+/// Most bytes of a rank's berths in one life of the ring.
 pub const BERTHS_BYTES_MAX: u64 = 2 << 30;
 
 /// Refuses more berths than a rank may have.
