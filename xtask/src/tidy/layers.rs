@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["cpu", "cuda", "gpu", "stage", "grammar"],
     &["ring"],
     &["api", "sim", "shard", "node", "store"],
-    &["cli"],
+    &["cli", "emulator"],
 ];
 
 /// What a crate's source may not name, and why.
