@@ -96,7 +96,7 @@ impl Live {
         let bytes = frame.payload_bytes();
         let writer = Writer::new(frame)?;
         self.queue.push(writer, bytes, self.send_timeout).map_err(|full| match full {
-            Full::Closed => self.failure().unwrap_or(LinkError::Closed),
+            Full::Closed => self.cause(),
             Full::Deadline => LinkError::QueueFull {
                 rank: self.place.next(),
                 waited_ms: self.send_timeout.as_millis() as u64,
@@ -212,6 +212,11 @@ impl Live {
         self.rows_bytes_max.load(Ordering::Acquire)
     }
 
+    /// Why the epoch ends, or will: known before the queue closes and the phase is raised.
+    fn cause(&self) -> LinkError {
+        locked(&self.failure).clone().unwrap_or(LinkError::Closed)
+    }
+
     /// Raises the phase; what it was.
     fn raise(&self, to: Phase) -> Phase {
         let mut was = to;
@@ -224,8 +229,7 @@ impl Live {
     }
 
     fn tell(&self) {
-        let error = locked(&self.failure).clone().unwrap_or(LinkError::Closed);
-        let full = self.inbox.post(Inbound::Broken(error));
+        let full = self.inbox.post(Inbound::Broken(self.cause()));
         if let Err(TrySendError::Full(broken)) = full {
             // Rare, and neither the caller's nor the I/O thread's time to spend.
             let inbox = self.inbox.clone();
@@ -249,4 +253,22 @@ impl fmt::Debug for Live {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is inside is replaced as a whole, so a panic elsewhere leaves nothing half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use arith::base::Epoch;
+
+    use super::*;
+
+    #[test]
+    fn a_send_between_the_queue_s_end_and_the_epoch_s_tells_why_it_ends() {
+        let place = Place { rank: Rank(0), world: 2, epoch: Epoch(1) };
+        let (live, _inbound) = Live::new(place, None, Duration::ZERO);
+        let stalled = LinkError::SendStalled { rank: Rank(1), waited_ms: 500 };
+        live.suspect(stalled.clone());
+        live.queue.close();
+        let refused = live.send(Frame::beat(&live.own_beat()));
+        assert_eq!((refused, live.is(Phase::Open)), (Err(stalled), true));
+    }
 }
