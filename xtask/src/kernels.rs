@@ -1,6 +1,5 @@
 //! CUDA kernels without a card: every kernel compiled for every architecture by the compiler's
-//! package from PyPI, with what its assembler says of registers and spills; and the binary that is
-//! carried to a machine with a card.
+//! package from PyPI, with what its assembler says of registers and spills.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use cuda::compile::{self, Nvrtc};
 use cuda::units::{UNITS, Unit};
 
-use crate::step::{Steps, cargo};
+use crate::step::Steps;
 
 /// The compiler, some 60 MB, into `target/`.
 const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.88";
@@ -164,52 +163,6 @@ fn uses(log: &str) -> Vec<Use> {
 /// The number that stands before `what` in a line.
 fn number_before(line: &str, what: &str) -> Option<u32> {
     line.split_once(what)?.0.rsplit([' ', ',']).next()?.parse().ok()
-}
-
-/// What measures two cards.
-const TWO_CARDS: &str = include_str!("two_cards.py");
-
-/// `cargo xtask device-test --cards 2`: a folder that is carried to a machine with two cards.
-///
-/// # Errors
-/// What does not build or can't be copied.
-pub fn two_cards(steps: &mut Steps) -> Result<()> {
-    let mut build = cargo(&["build", "--locked", "-p", "baton-cuda", "--example", "device"]);
-    steps.run("device", &mut build)?;
-    let mut build = cargo(&["build", "--locked", "-p", "baton", "-p", "xtask"]);
-    steps.run("baton", &mut build)?;
-    let own = std::env::current_exe().context("this program's own path")?;
-    let folder = steps.root().join("target/two-cards");
-    std::fs::create_dir_all(&folder)?;
-    for from in ["baton", "xtask", "examples/device"] {
-        let (from, to) = (own.with_file_name(from), Path::new(from));
-        let to = folder.join(to.file_name().unwrap_or_default());
-        std::fs::copy(&from, &to).with_context(|| from.display().to_string())?;
-        // Symbols are most of what would travel; where there is no strip, they do.
-        let _ = Command::new("strip").arg(&to).status();
-    }
-    std::fs::write(folder.join("two_cards.py"), TWO_CARDS)?;
-    println!(
-        "{}: carry it to a machine with two cards, CUDA's libnvrtc and NCCL's libnccl.so.2 (or \
-         BATON_NVRTC, BATON_NCCL), and run\n  python3 two_cards.py",
-        folder.display()
-    );
-    Ok(())
-}
-
-/// `cargo xtask device-test`: builds what is carried to a machine with a card.
-pub fn device_test(steps: &mut Steps) -> Result<()> {
-    let mut build = cargo(&["build", "--locked", "-p", "baton-cuda", "--example", "device"]);
-    steps.run("device", &mut build)?;
-    let own = std::env::current_exe().context("this program's own path")?;
-    let built = own.with_file_name("examples").join("device");
-    println!(
-        "{}: carry it to a machine with a card and CUDA's libnvrtc (or BATON_NVRTC), and run\n  \
-         ./device all TFLOPS   # of a bf16 matrix product there\n  \
-         ./device gaps 27B mlx 8   # with CUDA's libcupti",
-        built.display()
-    );
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod arm;
 mod ci;
 mod clients;
+mod device_test;
 mod docs;
 mod faults;
 mod fuzz;
@@ -58,8 +59,8 @@ cargo xtask gpu-check [--short]
                     a GPU beside the CPU: the conformance suite, rings of both with one hash
 cargo xtask kernels [--short] [--keep FOLDER]
                     CUDA kernels compiled for every architecture: registers, spills
-cargo xtask device-test [--cards 2]
-                    the binary that tests and measures a card, to be carried there
+cargo xtask device-test
+                    a folder that tests and measures a card, or two, where it is carried
 cargo xtask docs    [DOCUMENT..] every command of the documents, run; outputs compared
 cargo xtask page    the page in a headless Chromium on a ring of 3: used, photographed
 cargo xtask packaging
@@ -122,10 +123,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one, rest @ ..] if one == "page" => page::run(&mut steps, rest),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "kernels" => kernels::run(&mut steps, rest),
-        [one] if one == "device-test" => kernels::device_test(&mut steps),
-        [one, rest @ ..] if one == "device-test" && rest == ["--cards", "2"] => {
-            kernels::two_cards(&mut steps)
-        }
+        [one] if one == "device-test" => device_test::run(&mut steps),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
         [one, from, format, to] if one == "requantise" => {
             race::requantise(from.as_ref(), synthetic::parse_format(format)?, to.as_ref())

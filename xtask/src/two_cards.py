@@ -1,7 +1,6 @@
 """What two cards of one host show that one can't: one hash over layouts and ways between the cards,
 rates and times to a first token of each, and what a rank does that is killed or stops. Written to
-be carried: needs Python alone, and the binaries that `cargo xtask device-test --cards 2` puts
-beside it.
+be carried: needs Python alone, and the binaries that `cargo xtask device-test` puts beside it.
 
     python3 two_cards.py [--devices 'cuda:0|cuda:1'] [--prompts 4096,8192,32768] [--runs 20]
         [--prompt-runs 3] [--chunk 2048] [--cases one,shards2,...]
