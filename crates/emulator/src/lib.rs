@@ -4,6 +4,10 @@
 //! It shows what bytes a kernel gives and which barrier it lacks. It shows no time, no limit of
 //! registers or occupancy, and no race between two blocks.
 
+mod built;
 mod modules;
+mod ptx;
+mod run;
+mod source;
 
 pub use modules::{Kernel, Module};

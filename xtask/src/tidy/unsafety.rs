@@ -2,8 +2,8 @@
 
 use super::{File, Finding, source};
 
-/// Kernels.
-const ALLOWED: &[&str] = &["crates/cpu/", "crates/cuda/"];
+/// Kernels, and the card that runs them.
+const ALLOWED: &[&str] = &["crates/cpu/", "crates/cuda/", "crates/emulator/"];
 /// A call of the system or of a driver here and there, each with its reason above it.
 const CALLS: &[&str] = &["crates/cli/", "crates/ring/", "crates/gpu/"];
 
@@ -19,7 +19,7 @@ pub fn places(file: &File) -> Vec<Finding> {
     for at in source::words(&code, "unsafe") {
         let line = source::line_of(&code, at);
         if !under(CALLS) {
-            findings.push(file.fault(line, "`unsafe` belongs into cpu and cuda"));
+            findings.push(file.fault(line, "`unsafe` belongs into cpu, cuda and emulator"));
         } else if !has_reason(&lines[..line - 1]) {
             findings.push(file.fault(line, "`unsafe` without a SAFETY comment above it"));
         }
