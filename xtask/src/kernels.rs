@@ -43,7 +43,10 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
 }
 
 /// Where the compiler lies: what `BATON_NVRTC` names, else the package, installed if need be.
-fn compiler(root: &Path) -> Result<String> {
+///
+/// # Errors
+/// A package that can't be installed.
+pub fn compiler(root: &Path) -> Result<String> {
     if let Ok(path) = std::env::var("BATON_NVRTC") {
         return Ok(path);
     }

@@ -5,6 +5,7 @@ mod ci;
 mod clients;
 mod device_test;
 mod docs;
+mod emulate;
 mod faults;
 mod fuzz;
 mod gpu_check;
@@ -59,6 +60,8 @@ cargo xtask gpu-check [--short]
                     a GPU beside the CPU: the conformance suite, rings of both with one hash
 cargo xtask kernels [--short] [--keep FOLDER]
                     CUDA kernels compiled for every architecture: registers, spills
+cargo xtask emulate -- COMMAND..
+                    a command on emulated CUDA cards: exact bytes, no speed
 cargo xtask device-test
                     a folder that tests and measures a card, or two, where it is carried
 cargo xtask docs    [DOCUMENT..] every command of the documents, run; outputs compared
@@ -123,6 +126,7 @@ fn run(arguments: &[String]) -> Result<()> {
         [one, rest @ ..] if one == "page" => page::run(&mut steps, rest),
         [one] if one == "tidy" => tidy::run(&root),
         [one, rest @ ..] if one == "kernels" => kernels::run(&mut steps, rest),
+        [one, rest @ ..] if one == "emulate" => emulate::run(&mut steps, rest),
         [one] if one == "device-test" => device_test::run(&mut steps),
         [one, rest @ ..] if one == "synthetic" => synthetic::run(rest),
         [one, from, format, to] if one == "requantise" => {

@@ -5,7 +5,9 @@
 //! registers or occupancy, and no race between two blocks.
 
 mod built;
+mod driver;
 mod modules;
+mod nvrtc;
 mod ptx;
 mod run;
 mod source;

@@ -1,6 +1,8 @@
-//! Kernels from PTX written by hand: what the card's instructions give, and what it forbids.
+//! Kernels from PTX written by hand: what the card's instructions give, and what it forbids;
+//! and the driver's functions, called as C code calls them.
 
 mod collectives;
+mod driver;
 mod faults;
 mod values;
 

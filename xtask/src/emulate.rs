@@ -1,0 +1,78 @@
+//! Commands on emulated cards: the emulator's library under the names of the driver, the run-time
+//! compiler and NCCL, in front of all others.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::kernels;
+use crate::step::{Steps, cargo};
+
+/// The names that the emulator's library is found by.
+const NAMES: [&str; 3] = ["libcuda.so.1", "libnvrtc.so.13", "libnccl.so.2"];
+
+/// `cargo xtask emulate -- COMMAND..`: runs a command where every card is an emulated one.
+///
+/// # Errors
+/// No compiler, what does not build, a command that fails.
+pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
+    let words = match arguments {
+        [first, rest @ ..] if first == "--" => rest,
+        all => all,
+    };
+    let [program, rest @ ..] = words else { bail!("cargo xtask emulate -- COMMAND..") };
+    let machine = Machine::lay(steps)?;
+    let mut command = Command::new(program);
+    let status = machine.of(command.args(rest)).status().with_context(|| program.clone())?;
+    ensure!(status.success(), "{program} ended with {status}");
+    Ok(())
+}
+
+/// Where the emulator's library lies under its names, and what it needs.
+pub struct Machine {
+    folder: PathBuf,
+    compiler: String,
+}
+
+impl Machine {
+    /// Builds the library and lays it out beside what else was built.
+    ///
+    /// # Errors
+    /// No compiler of kernels; what does not build.
+    pub fn lay(steps: &mut Steps) -> Result<Self> {
+        let compiler = kernels::compiler(steps.root())?;
+        let build = ["build", "--quiet", "--locked", "-p", "baton-emulator"];
+        let status = cargo(&build).current_dir(steps.root()).status().context("cargo")?;
+        ensure!(status.success(), "cargo {build:?} ended with {status}");
+        let own = std::env::current_exe().context("this program's own path")?;
+        let library = own.with_file_name("libbaton_emulator.so");
+        ensure!(library.is_file(), "{} is not there", library.display());
+        let folder = own.ancestors().nth(2).context("a target folder")?.join("emulator");
+        std::fs::create_dir_all(&folder)?;
+        NAMES.iter().try_for_each(|name| link(&library, &folder.join(name)))?;
+        Ok(Self { folder, compiler })
+    }
+
+    /// Has a command find emulated cards.
+    pub fn of<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        let mut paths = vec![self.folder.clone()];
+        paths.extend(std::env::split_paths(&before));
+        if let Ok(paths) = std::env::join_paths(paths) {
+            command.env("LD_LIBRARY_PATH", paths);
+        }
+        command
+            .env("BATON_NVRTC", self.folder.join("libnvrtc.so.13"))
+            .env("BATON_NCCL", self.folder.join("libnccl.so.2"))
+            .env("EMULATOR_NVRTC", &self.compiler)
+            .env("EMULATOR_CACHE", self.folder.join("kernels"))
+    }
+}
+
+/// Has a name lead to a file, at once whatever it led to before.
+fn link(file: &Path, name: &Path) -> Result<()> {
+    let beside = name.with_extension(format!("{}.part", std::process::id()));
+    std::os::unix::fs::symlink(file, &beside).with_context(|| beside.display().to_string())?;
+    std::fs::rename(&beside, name).with_context(|| name.display().to_string())
+}
