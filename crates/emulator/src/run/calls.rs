@@ -29,9 +29,7 @@ pub(super) struct Calls {
     phase_arrive: extern "C" fn(T, u32, u32, u32),
     phase_wait: extern "C" fn(T, u32, u32, u32) -> u32,
     bulk: extern "C" fn(T, u32, u32, u64, u32, u32),
-    wide: extern "C" fn(T, u32, u32, *mut u32, *const u32, u64, u32),
-    wide_commit: extern "C" fn(T, u32),
-    wide_wait: extern "C" fn(T, u32, u32),
+    wide: extern "C" fn(T, u32, *mut u32, *const u32, u64, u32),
 }
 
 pub(super) static CALLS: Calls = Calls {
@@ -52,8 +50,6 @@ pub(super) static CALLS: Calls = Calls {
     phase_wait,
     bulk: bulk_copy,
     wide: wide_product,
-    wide_commit,
-    wide_wait,
 };
 
 // SAFETY of all below: C calls with the thread that runs, whose block lives as long.
@@ -213,19 +209,14 @@ extern "C" fn bulk_copy(thread: T, line: u32, to: u32, from: u64, bytes: u32, at
 extern "C" fn wide_product(
     thread: T,
     line: u32,
-    columns: u32,
     sums: *mut u32,
     left: *const u32,
     right: u64,
     adds: u32,
 ) {
     // SAFETY: as said above, and `sums` and `left` are on the thread's stack.
-    unsafe { wide::product(thread, line, columns, (sums, left), right, adds != 0) }
+    unsafe { wide::product(thread, line, (sums, left), right, adds != 0) }
 }
-
-extern "C" fn wide_commit(_: T, _: u32) {}
-
-extern "C" fn wide_wait(_: T, _: u32, _: u32) {}
 
 /// All that a thread does.
 ///

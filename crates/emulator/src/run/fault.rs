@@ -54,9 +54,9 @@ impl Fault {
             What::Shared(at, bytes) => {
                 format!("reaches for shared memory at {at:#x}, of which there are {bytes} bytes")
             }
-            What::Alignment(at) => format!("reaches for {at:#x}, which is not aligned"),
+            What::Alignment(at) => format!("reaches for address {at:#x}, which is not aligned"),
             What::Trap => "traps".into(),
-            What::Memory(at) => format!("reaches for {at:#x}, where it may not"),
+            What::Memory(at) => format!("reaches for address {at:#x}, where it may not"),
             What::NotOfMask(mask) => format!("is not of the lanes {mask:#010x} that it names"),
             What::Apart(lane, waits) => {
                 format!("meets lanes of its warp, but lane {lane} {}", waits.words())

@@ -31,7 +31,7 @@ pub(crate) struct Launch<'a> {
 /// Threads of a launch whose blocks run in turns.
 const TOGETHER_MAX: usize = 128 << 10;
 /// What a stack has beside the kernel's own.
-const STACK_BYTES: usize = 6 << 10;
+const STACK_BYTES: usize = 16 << 10;
 /// How long threads look for what does not come.
 const LOOK: Duration = Duration::from_secs(120);
 /// What the low end of a stack holds.
@@ -171,6 +171,7 @@ fn lay(arena: &mut Arena, launch: &Launch<'_>, place: usize, block: usize, threa
                 block: own,
                 index: index as u32,
                 waits: Waits::Not,
+                sums: std::ptr::null_mut(),
                 copies: kept,
             });
             (*thread).copies.begin();

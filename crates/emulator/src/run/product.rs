@@ -46,7 +46,7 @@ pub(super) unsafe fn product(first: *mut Thread, depth: u32) {
 }
 
 /// Four bytes as two pairs.
-fn pairs(word: u32) -> [[i16; 2]; 2] {
+pub(super) fn pairs(word: u32) -> [[i16; 2]; 2] {
     let [a, b, c, d] = word.to_le_bytes().map(|byte| i16::from(byte as i8));
     [[a, b], [c, d]]
 }

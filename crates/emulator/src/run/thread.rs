@@ -27,6 +27,8 @@ pub(crate) struct Thread {
     /// In its block.
     pub(super) index: u32,
     pub(super) waits: Waits,
+    /// Where a wide product has its sums.
+    pub(super) sums: *mut u32,
     pub(super) copies: Copies,
 }
 

@@ -27,10 +27,8 @@ typedef struct {
     void (*phase_arrive)(Thread *, uint32_t line, uint32_t at, uint32_t bytes);
     uint32_t (*phase_wait)(Thread *, uint32_t line, uint32_t at, uint32_t parity);
     void (*bulk)(Thread *, uint32_t line, uint32_t to, uint64_t from, uint32_t bytes, uint32_t at);
-    void (*wide)(Thread *, uint32_t line, uint32_t columns, uint32_t *sums, const uint32_t *left,
-                 uint64_t right, uint32_t adds);
-    void (*wide_commit)(Thread *, uint32_t line);
-    void (*wide_wait)(Thread *, uint32_t line, uint32_t left);
+    void (*wide)(Thread *, uint32_t line, uint32_t *sums, const uint32_t *left, uint64_t right,
+                 uint32_t adds);
 } Calls;
 
 // A thread, as run/thread.rs has it.

@@ -135,13 +135,9 @@ impl Writer {
     fn wide(&self, one: &Instruction) -> Result<String, String> {
         let line = one.line;
         match (one.name().as_str(), &one.operands[..]) {
-            ("wgmma.fence.sync.aligned", []) => Ok(";".into()),
-            ("wgmma.commit_group.sync.aligned", []) => {
-                Ok(format!("t->calls->wide_commit(t, {line});"))
-            }
-            ("wgmma.wait_group.sync.aligned", [left]) => {
-                Ok(format!("t->calls->wide_wait(t, {line}, {});", self.value(left, U32)?))
-            }
+            // A product is done when it is come to.
+            ("wgmma.fence.sync.aligned" | "wgmma.commit_group.sync.aligned", [])
+            | ("wgmma.wait_group.sync.aligned", [_]) => Ok(";".into()),
             (
                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8",
                 [Operand::Many(sums), Operand::Many(left), right, adds],
@@ -154,7 +150,7 @@ impl Writer {
                     c += &format!("left[{i}] = {}; ", self.value(left, U32)?);
                 }
                 let (right, adds) = (self.value(right, U64)?, self.value(adds, PREDICATE)?);
-                c += &format!("t->calls->wide(t, {line}, 64, sums, left, {right}, {adds}); ");
+                c += &format!("t->calls->wide(t, {line}, sums, left, {right}, {adds}); ");
                 for (i, sum) in sums.iter().enumerate() {
                     c += &self.assign(sum, U32, &format!("sums[{i}]"))?;
                 }

@@ -4,6 +4,7 @@
 mod collectives;
 mod driver;
 mod faults;
+mod hopper;
 mod values;
 
 use std::path::PathBuf;
@@ -30,7 +31,12 @@ fn cache() -> PathBuf {
 
 /// What `data` holds after a block of so many threads; each thread's word is at `%rd3`.
 fn run(body: &str, threads: u32, data: &mut [u32]) -> Result<(), String> {
+    launch(body, threads, 256, data)
+}
+
+/// With so many bytes of shared memory.
+fn launch(body: &str, threads: u32, shared: u32, data: &mut [u32]) -> Result<(), String> {
     let params = (data.as_mut_ptr() as u64).to_le_bytes();
     let kernel = module(body).kernel("test").expect("the kernel");
-    kernel.launch([1, 1, 1], [threads, 1, 1], 256, &params)
+    kernel.launch([1, 1, 1], [threads, 1, 1], shared, &params)
 }
