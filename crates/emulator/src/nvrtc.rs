@@ -128,6 +128,8 @@ fn options(given: &[&CStr]) -> Vec<CString> {
         }
         let real = text.strip_prefix(ARCHITECTURE).and_then(|arch| arch.strip_prefix("sm_"));
         match real {
+            // There is no such architecture: see `Kind::capability`.
+            Some("81") => Some(c"--gpu-architecture=compute_80".to_owned()),
             Some(number) => CString::new(format!("{ARCHITECTURE}compute_{number}")).ok(),
             None => Some((*option).to_owned()),
         }
@@ -201,5 +203,7 @@ mod tests {
             [c"-fmad=false", c"--gpu-architecture=sm_90a", c"--ptxas-options=-v", c"-std=c++17"];
         let expected = [c"-fmad=false", c"--gpu-architecture=compute_90a", c"-std=c++17"];
         assert_eq!(options(&given), expected.map(CStr::to_owned));
+        let own = options(&[c"--gpu-architecture=sm_81"]);
+        assert_eq!(own, [c"--gpu-architecture=compute_80".to_owned()]);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Once;
 
 use super::block::Block;
 use super::thread::{Thread, Waits};
+use crate::driver::memory;
 
 /// A fault, with who had it.
 #[derive(Debug, Clone)]
@@ -56,7 +57,9 @@ impl Fault {
             }
             What::Alignment(at) => format!("reaches for address {at:#x}, which is not aligned"),
             What::Trap => "traps".into(),
-            What::Memory(at) => format!("reaches for address {at:#x}, where it may not"),
+            What::Memory(at) => {
+                format!("reaches for address {at:#x}, where it may not: {}", memory::words(at as _))
+            }
             What::NotOfMask(mask) => format!("is not of the lanes {mask:#010x} that it names"),
             What::Apart(lane, waits) => {
                 format!("meets lanes of its warp, but lane {lane} {}", waits.words())

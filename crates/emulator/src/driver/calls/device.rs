@@ -1,10 +1,10 @@
 //! Cards and contexts.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::put;
 use crate::driver::card::{self, Card};
-use crate::driver::code::{self, Code, INVALID_VALUE, given};
+use crate::driver::code::{self, Code, INVALID_VALUE, NOT_FOUND, given};
 use crate::driver::handle::Handle;
 
 const BLOCK_SHARED: c_int = 97;
@@ -16,6 +16,13 @@ const INTEGRATED: c_int = 18;
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(_flags: c_uint) -> Code {
     given(card::cards().map(drop))
+}
+
+/// Asked for by the vendor's compiler, which does without.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, _which: *const c_void) -> Code {
+    // SAFETY: the caller's place.
+    given(unsafe { put(table, std::ptr::null()) }.and(Err(NOT_FOUND)))
 }
 
 #[unsafe(no_mangle)]
