@@ -7,6 +7,7 @@
 mod built;
 mod driver;
 mod modules;
+mod nccl;
 mod nvrtc;
 mod ptx;
 mod run;

@@ -87,7 +87,6 @@ pub enum Work {
     Pass(Arc<Mark>),
     Hold(Arc<Mark>),
     Graph(Arc<[Work]>),
-    #[expect(dead_code, reason = "NCCL's, which is not here yet")]
     Job(Arc<dyn Job>),
 }
 

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 
 use baton_emulator as _;
 
-type Handle = *mut c_void;
+pub type Handle = *mut c_void;
 
 unsafe extern "C" {
     fn cuInit(flags: c_uint) -> c_int;
@@ -16,19 +16,19 @@ unsafe extern "C" {
     fn cuCtxSetCurrent(context: Handle) -> c_int;
     fn cuMemGetInfo_v2(free: *mut usize, all: *mut usize) -> c_int;
     fn cuMemAlloc_v2(at: *mut u64, bytes: usize) -> c_int;
-    fn cuMemFree_v2(at: u64) -> c_int;
+    pub fn cuMemFree_v2(at: u64) -> c_int;
     fn cuMemHostAlloc(at: *mut Handle, bytes: usize, flags: c_uint) -> c_int;
     fn cuMemFreeHost(at: Handle) -> c_int;
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle) -> c_int;
     fn cuMemcpyDtoHAsync_v2(to: Handle, from: u64, bytes: usize, stream: Handle) -> c_int;
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) -> c_int;
-    fn cuMemsetD32Async(at: u64, word: c_uint, count: usize, stream: Handle) -> c_int;
+    pub fn cuMemsetD32Async(at: u64, word: c_uint, count: usize, stream: Handle) -> c_int;
     fn cuIpcGetMemHandle(name: *mut [u8; 64], at: u64) -> c_int;
     fn cuIpcOpenMemHandle_v2(at: *mut u64, name: Name, flags: c_uint) -> c_int;
     fn cuIpcCloseMemHandle(at: u64) -> c_int;
     fn cuStreamCreate(stream: *mut Handle, flags: c_uint) -> c_int;
     fn cuStreamDestroy_v2(stream: Handle) -> c_int;
-    fn cuStreamSynchronize(stream: Handle) -> c_int;
+    pub fn cuStreamSynchronize(stream: Handle) -> c_int;
     fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) -> c_int;
     fn cuStreamWaitValue32_v2(stream: Handle, at: u64, word: c_uint, flags: c_uint) -> c_int;
     fn cuStreamWriteValue32_v2(stream: Handle, at: u64, word: c_uint, flags: c_uint) -> c_int;
@@ -53,15 +53,25 @@ macro_rules! ok {
         $(assert_eq!(unsafe { $call }, 0, stringify!($call));)*
     };
 }
+pub(crate) use ok;
 
+/// Has this thread use the first of two cards.
 fn enter() {
-    let (mut count, mut context) = (0, null_mut());
-    ok!(cuInit(0), cuDeviceGetCount(&mut count), cuDevicePrimaryCtxRetain(&mut context, 0));
-    ok!(cuCtxSetCurrent(context));
-    assert_eq!(count, 1);
+    enter_at(0);
 }
 
-fn stream() -> Handle {
+/// Has this thread use one of two cards.
+pub fn enter_at(card: c_int) {
+    static TWO: std::sync::Once = std::sync::Once::new();
+    // SAFETY: once, before any test looks at the cards.
+    TWO.call_once(|| unsafe { std::env::set_var("EMULATOR_CARDS", "2") });
+    let (mut count, mut context) = (0, null_mut());
+    ok!(cuInit(0), cuDeviceGetCount(&mut count), cuDevicePrimaryCtxRetain(&mut context, card));
+    ok!(cuCtxSetCurrent(context));
+    assert_eq!(count, 2);
+}
+
+pub fn stream() -> Handle {
     let mut stream = null_mut();
     ok!(cuStreamCreate(&mut stream, 1));
     stream
@@ -73,14 +83,14 @@ fn event(flags: c_uint) -> Handle {
     event
 }
 
-fn memory(bytes: usize) -> u64 {
+pub fn memory(bytes: usize) -> u64 {
     let mut at = 0;
     ok!(cuMemAlloc_v2(&mut at, bytes));
     at
 }
 
 /// Words of the card, once a stream is through.
-fn words(at: u64, count: usize, stream: Handle) -> Vec<u32> {
+pub fn words(at: u64, count: usize, stream: Handle) -> Vec<u32> {
     let mut words = vec![0_u32; count];
     ok!(cuMemcpyDtoHAsync_v2(words.as_mut_ptr().cast(), at, 4 * count, stream));
     words

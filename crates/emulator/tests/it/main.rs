@@ -5,6 +5,7 @@ mod collectives;
 mod driver;
 mod faults;
 mod hopper;
+mod nccl;
 mod values;
 
 use std::path::PathBuf;
