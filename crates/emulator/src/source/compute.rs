@@ -29,7 +29,9 @@ impl Writer {
     fn float(&self, one: &Instruction, to: &Operand, from: &[Operand]) -> Result<String, String> {
         let kind = Type { kind: Kind::Float, bits: 32 };
         let name = one.parts[0].as_str();
-        let rounds = ["rz", "rm", "rp", "full"].iter().any(|part| one.has(part));
+        let to_zero = one.has("rz") && name == "add";
+        let rounds = ["rm", "rp", "full"].iter().any(|part| one.has(part));
+        let rounds = rounds || one.has("rz") && !to_zero;
         let flushes = ["mul", "fma", "add", "sub", "rcp"].contains(&name);
         if rounds || one.has("approx") && name != "rcp" || one.has("ftz") && !flushes {
             return Err("a form of it".into());
@@ -40,6 +42,7 @@ impl Writer {
             x.push(if one.has("ftz") { format!("flushed({value})") } else { value });
         }
         let (found, canon) = match (name, &x[..]) {
+            ("add", [a, b]) if to_zero => (format!("add_to_zero({a}, {b})"), true),
             ("add", [a, b]) => (format!("{a} + {b}"), true),
             ("sub", [a, b]) => (format!("{a} - {b}"), true),
             ("mul", [a, b]) => (format!("{a} * {b}"), true),
@@ -51,6 +54,9 @@ impl Writer {
             ("max", [a, b]) => (format!("max_f32({a}, {b})"), false),
             ("min", [a, b]) => (format!("min_f32({a}, {b})"), false),
             ("abs", [a]) => (format!("of_bits(bits({a}) & 0x7fffffff)"), false),
+            ("copysign", [sign, a]) => {
+                (format!("of_bits((bits({a}) & 0x7fffffff) | (bits({sign}) & 0x80000000))"), false)
+            }
             ("neg", [a]) => (format!("of_bits(bits({a}) ^ 0x80000000)"), false),
             _ => return Err("a form of it".into()),
         };

@@ -57,6 +57,13 @@ IN float flushed(float x) {
 }
 
 IN float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+// What the nearest sum lacks says whether it is too far from zero.
+IN float add_to_zero(float a, float b) {
+    float sum = a + b, of_b = sum - a, lacks = (a - (sum - of_b)) + (b - of_b);
+    if (a - a != 0 || b - b != 0) return sum;
+    int is_far = sum - sum != 0 || (sum > 0 ? lacks < 0 : lacks > 0);
+    return sum != 0 && is_far ? of_bits(bits(sum) - 1) : sum;
+}
 IN float max_f32(float a, float b) {
     if (a != a) return one_nan(b);
     if (b != b) return a;

@@ -33,6 +33,12 @@ fn floats_round_once_keep_subnormals_and_know_one_nan() {
     assert_eq!(floats("min.f32", 2.0, f32::NAN), 2.0_f32.to_bits());
     assert_eq!(floats("max.f32", -0.0, 0.0), 0);
     assert_eq!(floats("min.f32", 0.0, -0.0), 0x8000_0000);
+    assert_eq!(floats("add.rz.f32", 1.0, 0.75 * f32::EPSILON), 1.0_f32.to_bits());
+    assert_eq!(floats("add.rn.f32", 1.0, 0.75 * f32::EPSILON), 1.0_f32.to_bits() + 1);
+    assert_eq!(floats("add.rz.f32", -1.0, -0.75 * f32::EPSILON), (-1.0_f32).to_bits());
+    assert_eq!(floats("add.rz.f32", f32::MAX, f32::MAX), f32::MAX.to_bits());
+    assert_eq!(floats("add.rz.f32", 1.5, 0.25), 1.75_f32.to_bits());
+    assert_eq!(floats("copysign.f32", -1.0, 3.0), (-3.0_f32).to_bits());
     let (a, b) = (1.0 + f32::EPSILON, 1.0 - f32::EPSILON);
     let fused = two(
         "neg.f32 %f5, %f2; mul.rn.f32 %f6, %f2, %f3; neg.f32 %f6, %f6;\n\
