@@ -85,7 +85,8 @@ impl Drop for Locals {
 }
 
 impl Recipe {
-    fn spawn(&self, place: &Place) -> Result<Child> {
+    /// What a rank is started by.
+    fn command(&self, place: &Place) -> Result<Command> {
         let binary = std::env::current_exe().context("this program's own path")?;
         let shared = &self.shared;
         let mut command = Command::new(binary);
@@ -96,9 +97,10 @@ impl Recipe {
         let device = device::of(&shared.device.0, &layout, place.rank, place.member);
         command.args(["--device", &device.to_string()]);
         command.args(["--threads", &self.threads.to_string()]).args(shared.arguments());
+        // Of a ring too: ranks on cards that see each other pass rows from card to card.
+        command.args(["--exchange", shared.exchange.name()]);
         if !place.group.is_empty() {
             command.args(["--group", &place.group.join(",")]);
-            command.args(["--exchange", shared.exchange.name()]);
         }
         if place.member > 0 {
             command.args(["--member", &place.member.to_string()]);
@@ -109,7 +111,12 @@ impl Recipe {
         for next in &place.next {
             command.args(["--next", next]);
         }
-        let mut child = command
+        Ok(command)
+    }
+
+    fn spawn(&self, place: &Place) -> Result<Child> {
+        let mut child = self
+            .command(place)?
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -169,4 +176,42 @@ fn finish(mut child: Child, place: &Place) {
     tracing::warn!("{place}: did not end in time, killed");
     let _ = child.kill();
     let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use arith::base::Rank;
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command as Words};
+
+    #[test]
+    fn a_rank_of_a_ring_and_a_member_of_a_group_exchange_through_what_was_asked_for() {
+        let line = "baton serve baton-tiny --layout 0:4,4:8 --exchange cards";
+        let Words::Serve(args) = Cli::parse_from(line.split(' ')).command else { unreachable!() };
+        let recipe = Recipe {
+            shared: args.shared,
+            layout: "0:4,4:8".into(),
+            threads: 1,
+            secret: Zeroizing::new([0; SECRET_BYTES]),
+            log: "info".into(),
+        };
+        let mut place = Place {
+            rank: Rank(1),
+            member: 0,
+            group: Vec::new(),
+            listen: Vec::new(),
+            next: Vec::new(),
+            key: None,
+            encryption: recipe.shared.encryption.into(),
+        };
+        for group in [vec![], vec!["127.0.0.1:1".to_owned()]] {
+            place.group = group;
+            let command = recipe.command(&place).unwrap();
+            let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+            assert!(words.windows(2).any(|two| two == ["--exchange", "cards"]), "{words:?}");
+        }
+    }
 }
