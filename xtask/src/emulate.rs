@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::kernels;
-use crate::step::{Steps, cargo};
+use crate::step::{self, Steps, cargo};
 
 /// The names that the emulator's library is found by.
 const NAMES: [&str; 3] = ["libcuda.so.1", "libnvrtc.so.13", "libnccl.so.2"];
@@ -27,6 +27,28 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
     let status = machine.of(command.args(rest)).status().with_context(|| program.clone())?;
     ensure!(status.success(), "{program} ended with {status}");
     Ok(())
+}
+
+/// What CI has two emulated cards do: a ring whose rows go from card to card, beside one of CPUs.
+const CHECK: &str = "check baton-tiny --layouts 2 --devices cpu,cuda:0|cuda:1 --exchange cards \
+     --prompt 20 --tokens 3 --threads 1 --chunks 64 --streams 1 --depths 1";
+
+/// A ring on two emulated cards gives the bytes of one on the CPU; skipped without a compiler of
+/// kernels.
+///
+/// # Errors
+/// Another hash, or what does not run.
+pub fn quick(steps: &mut Steps) -> Result<()> {
+    let machine = match Machine::lay(steps) {
+        Ok(machine) => machine,
+        Err(why) => {
+            println!("skipped: emulated cards: {why:#}");
+            return Ok(());
+        }
+    };
+    let mut command = step::baton()?;
+    command.args(CHECK.split_whitespace()).env("EMULATOR_CARDS", "2");
+    steps.run("emulated", machine.of(&mut command))
 }
 
 /// Where the emulator's library lies under its names, and what it needs.
