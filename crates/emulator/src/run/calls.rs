@@ -99,9 +99,24 @@ extern "C" fn warp_sync(thread: T, line: u32, mask: u32) {
 }
 
 extern "C" fn product_sync(thread: T, line: u32, depth: u32) {
-    // SAFETY: as said above; a warp that is not whole never meets.
+    // SAFETY: as said above; the warp is whole.
     unsafe {
+        whole_warp(thread, line);
         meet(thread, Meets::Product, line, u32::MAX, |first, _| product::product(first, depth));
+    }
+}
+
+/// A fault unless the thread's warp has all lanes.
+///
+/// # Safety
+/// `thread` must be the one that runs.
+pub(super) unsafe fn whole_warp(thread: T, line: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let warp = (*thread).index as usize / super::LANES;
+        if (*(*thread).block).lanes(warp) != u32::MAX {
+            Block::fail(thread, Fault::at(thread, line, What::NotWhole));
+        }
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) enum What {
     NoPhase(u32),
     Descriptor(u64),
     Looked(u64),
+    /// A product of a warp that has not all lanes.
+    NotWhole,
     Unknown(u32),
 }
 
@@ -72,6 +74,7 @@ impl Fault {
             What::Descriptor(found) => {
                 format!("gives a matrix as {found:#x}, a form that is not emulated")
             }
+            What::NotWhole => "multiplies with a warp that is not whole".into(),
             What::Looked(seconds) => {
                 format!("and the others have looked for {seconds} s for what does not come")
             }

@@ -34,6 +34,9 @@ const TOGETHER_MAX: usize = 128 << 10;
 const STACK_BYTES: usize = 16 << 10;
 /// How long threads look for what does not come.
 const LOOK: Duration = Duration::from_secs(120);
+/// Rounds of looks after which there is a pause between two.
+const LOOKS: u32 = 64;
+const PAUSE: Duration = Duration::from_micros(20);
 /// What the low end of a stack holds.
 const GUARD: u64 = 0x5afe_57ac_4e0d_0ff5;
 /// Threads of a fault that are told of.
@@ -97,7 +100,7 @@ fn all(
 /// Runs all blocks, each until its threads only look, until all have ended.
 fn in_turns(arena: &mut Arena, threads: usize) -> Result<(), String> {
     let mut left: Vec<usize> = (0..arena.blocks.len()).collect();
-    let mut since = Instant::now();
+    let (mut since, mut idle) = (Instant::now(), 0);
     while !left.is_empty() {
         let before = left.len();
         let mut stuck = None;
@@ -122,7 +125,12 @@ fn in_turns(arena: &mut Arena, threads: usize) -> Result<(), String> {
             block.fault = Some(fault);
             return Err(told(block));
         }
-        std::thread::yield_now();
+        idle = if left.len() < before { 0 } else { idle + 1 };
+        if idle > LOOKS {
+            std::thread::sleep(PAUSE);
+        } else {
+            std::thread::yield_now();
+        }
     }
     guarded(arena, arena.blocks.len() * threads)
 }

@@ -3,6 +3,7 @@
 
 use super::LANES;
 use super::block::Block;
+use super::calls::whole_warp;
 use super::fault::{Fault, What};
 use super::product::pairs;
 use super::thread::{Meets, Thread};
@@ -51,6 +52,7 @@ pub(super) unsafe fn product(
 ) {
     // SAFETY: the caller's promise; the matrix is checked, and the warp is whole.
     unsafe {
+        whole_warp(thread, line);
         let all = (*thread).shared_bytes;
         let matrix = match Matrix::of(right) {
             Some(matrix) if matrix.end() <= all => matrix,

@@ -44,6 +44,13 @@ fn lanes_that_part_at_a_shuffle_are_told_of() {
 }
 
 #[test]
+fn a_product_of_a_part_of_a_warp_is_refused() {
+    let body = "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%r4, %r5, %r6, %r7},
+        {%r1, %r1}, {%r1}, {%r1, %r1, %r1, %r1};";
+    assert!(fault(body, 48).contains("not whole"), "{}", fault(body, 48));
+}
+
+#[test]
 fn what_is_not_emulated_is_named() {
     let kernel = module("sin.approx.f32 %f1, %f2;").kernel("test").expect("the kernel");
     let found = kernel.compile().expect_err("refuses");
