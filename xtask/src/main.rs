@@ -60,8 +60,8 @@ cargo xtask gpu-check [--short]
                     a GPU beside the CPU: the conformance suite, rings of both with one hash
 cargo xtask kernels [--short] [--keep FOLDER]
                     CUDA kernels compiled for every architecture: registers, spills
-cargo xtask emulate -- COMMAND..
-                    a command on emulated CUDA cards: exact bytes, no speed
+cargo xtask emulate [-- COMMAND..]
+                    a command, or CI's ring, on emulated CUDA cards: exact bytes, no speed
 cargo xtask device-test
                     a folder that tests and measures a card, or two, where it is carried
 cargo xtask docs    [DOCUMENT..] every command of the documents, run; outputs compared
