@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::process::Command;
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use baton_emulator as _;
 
@@ -55,6 +56,9 @@ macro_rules! ok {
 }
 pub(crate) use ok;
 
+/// Much longer than all of these tests take.
+const LONGEST: Duration = Duration::from_secs(120);
+
 /// Has this thread use the first of two cards.
 fn enter() {
     enter_at(0);
@@ -62,9 +66,17 @@ fn enter() {
 
 /// Has this thread use one of two cards.
 pub fn enter_at(card: c_int) {
-    static TWO: std::sync::Once = std::sync::Once::new();
-    // SAFETY: once, before any test looks at the cards.
-    TWO.call_once(|| unsafe { std::env::set_var("EMULATOR_CARDS", "2") });
+    static FIRST: std::sync::Once = std::sync::Once::new();
+    FIRST.call_once(|| {
+        // SAFETY: once, before any test looks at the cards.
+        unsafe { std::env::set_var("EMULATOR_CARDS", "2") };
+        // A test that fails may leave a stream waiting, for which memory's end waits in all others.
+        std::thread::spawn(|| {
+            std::thread::sleep(LONGEST);
+            eprintln!("the driver's tests took longer than {LONGEST:?}");
+            std::process::abort();
+        });
+    });
     let (mut count, mut context) = (0, null_mut());
     ok!(cuInit(0), cuDeviceGetCount(&mut count), cuDevicePrimaryCtxRetain(&mut context, card));
     ok!(cuCtxSetCurrent(context));
@@ -137,7 +149,7 @@ fn a_stream_waits_for_another_ones_event_and_events_have_times() {
         assert_eq!(cuEventElapsedTime(&mut ms, before, after), 600);
         assert_eq!(cuEventElapsedTime(&mut ms, before, plain), 400);
     }
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(Duration::from_millis(20));
     let third = stream();
     ok!(cuStreamWriteValue32_v2(third, gate, 7, 0), cuEventSynchronize(after));
     assert_eq!(words(to, 1, second), [2]);
