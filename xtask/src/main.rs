@@ -70,7 +70,7 @@ cargo xtask packaging
                     units, Dockerfile, compose file and manifest: checked, their rings started
 cargo xtask tidy    the rules of this house that no other tool knows
 cargo xtask synthetic --bytes 1GiB|--shape shard-tiny|27b [--family llama] [--format Q8_0]
-    [--seed 1] OUT.gguf
+    [--seed 1] [--vocab 248320] OUT.gguf
                     a checkpoint of noise; --family qwen3_5 and --format Q4_K_M too
 cargo xtask requantise FROM.gguf Q4_0 OUT.gguf
                     the same model with its layers in another format

@@ -19,6 +19,9 @@ enum Family {
 /// How matrices of a size are stored unless told otherwise.
 const FORMAT: Format = Format::Q8_0;
 
+/// Most tokens of a vocabulary that is asked for.
+const VOCAB_MAX: usize = 1 << 20;
+
 /// How large a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Size {
@@ -39,6 +42,8 @@ struct Asked {
     /// What llama.cpp calls `Q4_K_M`, instead of one format.
     mixed: bool,
     seed: u64,
+    /// Tokens, of a size or shape its own unless given.
+    vocab: Option<usize>,
     out: PathBuf,
 }
 
@@ -62,6 +67,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
                 (spec.format, spec.ends_format, spec.q4_k_m) = (format, format, asked.mixed);
             }
             spec.seed = asked.seed;
+            spec.vocab = asked.vocab.unwrap_or(spec.vocab);
             synthetic::llama(out, &spec)?;
             (spec.layers, spec.hidden)
         }
@@ -75,6 +81,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
                 (spec.format, spec.ends_format, spec.q4_k_m) = (format, format, asked.mixed);
             }
             spec.seed = asked.seed;
+            spec.vocab = asked.vocab.unwrap_or(spec.vocab);
             synthetic::qwen3_5(out, &spec)?;
             (spec.layers, spec.hidden)
         }
@@ -91,7 +98,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
 fn parse(arguments: &[String]) -> Result<Asked> {
     let (mut size, mut out) = (None, None);
     let (mut family, mut format, mut seed) = (Family::Llama, None, 1);
-    let mut mixed = false;
+    let (mut mixed, mut vocab) = (false, None);
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().with_context(|| format!("{word} needs a value"));
@@ -104,6 +111,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
                 mixed = name == "Q4_K_M";
                 format = Some(parse_format(if mixed { "Q4_K" } else { name })?);
             }
+            "--vocab" => vocab = Some(parse_vocab(value()?)?),
             "--seed" => seed = value()?.parse().context("--seed: expected a number")?,
             flag if flag.starts_with('-') => bail!("synthetic: there is no {flag}"),
             path if out.is_none() => out = Some(Path::new(path).to_owned()),
@@ -116,6 +124,7 @@ fn parse(arguments: &[String]) -> Result<Asked> {
         format,
         mixed,
         seed,
+        vocab,
         out: out.context("synthetic: the file's path is needed")?,
     })
 }
@@ -138,6 +147,12 @@ fn parse_shape(text: &str) -> Result<Size> {
         "27b" => Ok(Size::Large),
         _ => bail!("--shape {text}: expected shard-tiny or 27b"),
     }
+}
+
+fn parse_vocab(text: &str) -> Result<usize> {
+    let least = synthetic::VOCAB_MIN;
+    let vocab = text.parse().ok().filter(|vocab| (least..=VOCAB_MAX).contains(vocab));
+    vocab.with_context(|| format!("--vocab {text}: expected {least} to {VOCAB_MAX} tokens"))
 }
 
 fn parse_family(text: &str) -> Result<Family> {
@@ -177,6 +192,7 @@ mod tests {
             format: Some(Format::Q4K),
             mixed: false,
             seed: 7,
+            vocab: None,
             out: "a.gguf".into(),
         };
         assert_eq!(asked, expected);
@@ -185,7 +201,8 @@ mod tests {
         let asked = parsed("a.gguf --bytes 12").unwrap();
         assert_eq!((asked.size, asked.format, asked.seed), (Size::Bytes(12), None, 1));
         assert_eq!(asked.family, Family::Llama);
-        assert_eq!(parsed("--shape shard-tiny a.gguf").unwrap().size, Size::ShardTiny);
+        let asked = parsed("--shape shard-tiny --vocab 248320 a.gguf").unwrap();
+        assert_eq!((asked.size, asked.vocab), (Size::ShardTiny, Some(248_320)));
     }
 
     #[test]
@@ -199,6 +216,8 @@ mod tests {
             ("--shape wide a.gguf", "--shape wide: expected shard-tiny"),
             ("--format Q3_K a.gguf", "--format Q3_K: expected F32"),
             ("--width 3", "no --width"),
+            ("--vocab 3", "--vocab 3: expected 258 to 1048576"),
+            ("--vocab 1048577", "--vocab 1048577"),
             ("--bytes 1 a.gguf b.gguf", "b.gguf too"),
         ] {
             let said = parsed(line).unwrap_err().to_string();
