@@ -1,5 +1,8 @@
 //! The greedy choice, and the order of candidates (section 7).
 
+/// Logits that [`leading`] looks at together.
+const BLOCK: usize = 32;
+
 /// Id of the largest logit; ties go to the lowest id. NaNs are never chosen unless all are.
 pub fn argmax(logits: &[f32]) -> u32 {
     assert!(!logits.is_empty());
@@ -15,8 +18,8 @@ pub fn argmax(logits: &[f32]) -> u32 {
 /// Ids of the `count` best candidates, best first: value descending, then id ascending. The logits
 /// are no NaNs; zeros of both signs are one value.
 ///
-/// Keeps twice as many and drops the worse half when full, so nearly every logit costs one
-/// comparison.
+/// Keeps twice as many and drops the worse half when full, so that nearly every block of logits
+/// costs one comparison, several logits at once.
 pub fn leading(logits: &[f32], count: usize) -> Vec<u32> {
     let count = count.min(logits.len());
     if count == 0 {
@@ -24,21 +27,27 @@ pub fn leading(logits: &[f32], count: usize) -> Vec<u32> {
     }
     let room = (2 * count + 64).min(logits.len());
     let mut keys: Vec<u64> = Vec::with_capacity(room);
-    let mut floor = 0;
-    for (id, &x) in (0..).zip(logits) {
-        let key = key(x, id);
-        if key < floor {
+    let (mut floor, mut least) = (0, f32::NEG_INFINITY);
+    for (first, block) in (0..).step_by(BLOCK).zip(logits.chunks(BLOCK)) {
+        if !block.iter().fold(false, |any, x| any | (*x >= least)) {
             continue;
         }
-        if keys.len() == room {
-            keys.select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
-            keys.truncate(count);
-            floor = keys[count - 1];
+        for (id, &x) in (first..).zip(block) {
+            let key = key(x, id);
             if key < floor {
                 continue;
             }
+            if keys.len() == room {
+                keys.select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
+                keys.truncate(count);
+                floor = keys[count - 1];
+                least = logits[!(floor as u32) as usize];
+                if key < floor {
+                    continue;
+                }
+            }
+            keys.push(key);
         }
-        keys.push(key);
     }
     keys.sort_unstable_by(|a, b| b.cmp(a));
     keys.truncate(count);

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 mod chooser;
 mod mask;
+mod mass;
 
 pub use arith::sample::{Penalties, Sampling};
 pub(crate) use chooser::{Chooser, Chosen};
@@ -22,8 +23,6 @@ const TEMPERATURE_MAX: f64 = 1e30;
 pub const BEST_MAX: u32 = 1_024;
 /// Candidates that a nucleus is looked for in, at first.
 const NUCLEUS: usize = 256;
-/// Terms of the softmax below `exp(-TAIL)` are bounded, not computed.
-const TAIL: f64 = 30.0;
 
 /// A candidate: its logit over the temperature, and its id.
 #[derive(Clone, Copy, Debug)]
@@ -84,11 +83,25 @@ pub fn draw(logits: &[f32], sampling: &Sampling, position: u32) -> u32 {
 }
 
 /// Id of the largest logit, ties to the lowest; equal to [`arith::head::argmax`] for finite
-/// logits. Two passes without a branch: a maximum, then its first place.
+/// logits. A maximum of each block without a branch, then the first place in the best block.
 pub fn argmax(logits: &[f32]) -> u32 {
+    const BLOCK: usize = 1024;
+    let (mut most, mut from) = (f32::NEG_INFINITY, 0);
+    for (first, block) in (0..).step_by(BLOCK).zip(logits.chunks(BLOCK)) {
+        let highest = highest(block);
+        if highest > most {
+            (most, from) = (highest, first);
+        }
+    }
+    let first = logits[from..].iter().position(|&x| x == most);
+    first.map_or_else(|| arith::head::argmax(logits), |id| (from + id) as u32)
+}
+
+/// The largest value of a block; NaNs are none.
+fn highest(block: &[f32]) -> f32 {
     const LANES: usize = 16;
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let chunks = logits.chunks_exact(LANES);
+    let chunks = block.chunks_exact(LANES);
     for &x in chunks.remainder() {
         lanes[0] = if x > lanes[0] { x } else { lanes[0] };
     }
@@ -97,9 +110,7 @@ pub fn argmax(logits: &[f32]) -> u32 {
             *lane = if x > *lane { x } else { *lane };
         }
     }
-    let most = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    let first = logits.iter().position(|&x| x == most);
-    first.map_or_else(|| arith::head::argmax(logits), |id| id as u32)
+    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// The `count` best logits (value descending, then id ascending) and their log-probabilities, as
@@ -154,21 +165,12 @@ fn leading(logits: &[f32], count: usize, t: f64) -> Vec<Candidate> {
 
 /// The smallest leading part whose probabilities reach `top_p`, or `None` where rounding could
 /// move its end. The plain form sums the softmax in sorted order; here the sum is taken in id
-/// order and the far tail is bounded, so the true value is known to `slack`.
+/// order, by [`mass::sum`], so the true value is known to `slack`.
 fn nucleus(logits: &[f32], best: u32, t: f64, top_p: f64) -> Option<Vec<Candidate>> {
-    let top = f64::from(logits[best as usize]) / t;
-    let (mut total, mut tail) = (0.0, 0.0);
-    for &x in logits {
-        let below = f64::from(x) / t - top;
-        if below < -TAIL {
-            tail += 1.0;
-        } else {
-            total += libm::exp(below);
-        }
-    }
-    let slack = total * (logits.len() as f64 * 4.0 + 16.0) * f64::EPSILON;
-    let least = top_p * (total - slack);
-    let most = top_p * (total + slack + tail * libm::exp(-TAIL) * 1.01);
+    let total = mass::sum(logits, logits[best as usize], t);
+    let rounded = (logits.len() as f64 * 4.0 + 16.0) * f64::EPSILON;
+    let slack = total * (rounded + mass::error(logits[best as usize], t));
+    let (least, most) = (top_p * (total - slack), top_p * (total + slack));
     let mut count = NUCLEUS;
     loop {
         let mut kept = leading(logits, count, t);
