@@ -100,9 +100,19 @@ fn is_shutdown(error: &StageError) -> bool {
 impl Called<'_> {
     /// The leader's next call, which it may take its time for.
     fn next(&mut self) -> Result<Call<'static>, ExchangeError> {
+        let due = self.number + 1;
+        let bytes = match self.epoch.memory() {
+            Some(memory) => memory.next_call(self.epoch, due, self.bytes_max)?,
+            None => self.received(due)?,
+        };
+        self.number = due;
+        Call::decode(&bytes).map_err(|error| self.epoch.fail(0, error.to_string()))
+    }
+
+    /// Call `due`, by the leader's link.
+    fn received(&self, due: u64) -> Result<Vec<u8>, ExchangeError> {
         let link = self.epoch.link(0)?;
         let mut joiner = Joiner::default();
-        let due = self.number + 1;
         loop {
             let Item::Piece(came) = link.next(self.epoch, None)? else {
                 return Err(self.epoch.fail(0, "its link has ended".into()));
@@ -114,11 +124,8 @@ impl Called<'_> {
             }
             let whole = joiner.push(&came.piece(), self.bytes_max);
             link.put_back(came);
-            match whole.and_then(|whole| whole.map(|bytes| Call::decode(&bytes)).transpose()) {
-                Ok(Some(call)) => {
-                    self.number = due;
-                    return Ok(call);
-                }
+            match whole {
+                Ok(Some(bytes)) => return Ok(bytes),
                 Ok(None) => {}
                 Err(error) => return Err(self.epoch.fail(0, error.to_string())),
             }

@@ -89,7 +89,10 @@ impl Caller {
         let payload = call.encode().map_err(|e| live.fail(0, e.to_string()))?;
         let payload = Arc::new(payload);
         for member in live.peers() {
-            live.link(member)?.send(&live, Kind::Call, number, &payload)?;
+            match live.memory().filter(|memory| memory.has(member)) {
+                Some(memory) => memory.call(&live, member, number, &payload)?,
+                None => live.link(member)?.send(&live, Kind::Call, number, &payload)?,
+            }
         }
         self.at = Some((live.clone(), number));
         Ok((live, number))

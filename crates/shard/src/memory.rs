@@ -13,6 +13,11 @@ use stage::{ExchangeError, Member};
 
 use crate::epoch::Epoch;
 
+mod call;
+mod load;
+
+pub(crate) use load::{Load, Place};
+
 /// Words of a ring; a power of two.
 const RING_WORDS: usize = 1 << 15;
 /// Words between what different processors write.
@@ -36,25 +41,21 @@ pub(crate) struct Memory {
 /// What a segment begins with, so that a member knows the one that it was told of.
 pub(crate) type Token = [u8; 16];
 
-/// Values for one member, and how far they are.
+/// A message for one member, and how far it is.
 struct Give<'a> {
     to: usize,
     number: u64,
-    values: &'a [f32],
+    load: Load<'a>,
     /// Words written.
     done: usize,
 }
 
-/// Values of one member, and how far they are.
+/// A message of one member, and how far it is.
 pub(crate) struct Take<'a> {
     pub(crate) from: usize,
-    pub(crate) place: &'a mut [f32],
+    pub(crate) place: Place<'a>,
     /// Words read.
     pub(crate) done: usize,
-}
-
-fn words(values: usize) -> usize {
-    HEAD_WORDS + values.div_ceil(2)
 }
 
 /// Words of the segment of `count` members: the token, a bell and a sleeper each, the rings.
@@ -131,20 +132,30 @@ impl Memory {
         (own, to): (&[f32], &[usize]),
         takes: &mut [Take<'_>],
     ) -> Result<(), ExchangeError> {
-        let give = |&to: &usize| Give { to, number, values: own, done: 0 };
-        let mut gives: Vec<Give<'_>> = to.iter().map(give).collect();
-        let bell = self.bell(self.member.index);
+        let give = |&to: &usize| Give { to, number, load: Load::Values(own), done: 0 };
+        self.pass(epoch, number, &mut to.iter().map(give).collect::<Vec<_>>(), takes)
+    }
+
+    /// Gives and takes until all is through.
+    fn pass(
+        &self,
+        epoch: &Epoch,
+        number: u64,
+        gives: &mut [Give<'_>],
+        takes: &mut [Take<'_>],
+    ) -> Result<(), ExchangeError> {
         let (mut looks, mut since) = (0, Instant::now());
         loop {
-            let seen = self.word(bell).load(Ordering::SeqCst);
+            let seen = self.seen();
             let (mut moved, mut waits) = (false, None);
-            for give in &mut gives {
+            for give in &mut *gives {
                 moved |= self.give(epoch, give)?;
-                waits = waits.or((give.done < words(own.len())).then_some(give.to));
+                waits = waits.or((give.done < HEAD_WORDS + give.load.words()).then_some(give.to));
             }
             for take in &mut *takes {
                 moved |= self.take(epoch, number, take)?;
-                waits = waits.or((take.done < words(take.place.len())).then_some(take.from));
+                waits = waits
+                    .or((take.done < HEAD_WORDS + take.place.load().words()).then_some(take.from));
             }
             let Some(peer) = waits else { return Ok(()) };
             if moved {
@@ -159,20 +170,32 @@ impl Memory {
                 let reason = format!("Stalled: it beats, and gave and took nothing for {ms} ms");
                 return Err(epoch.fail(peer, reason));
             }
-            if looks < LOOKS {
-                looks += 1;
-                std::hint::spin_loop();
-                continue;
-            }
-            self.word(bell + APART).store(1, Ordering::SeqCst);
-            self.segment.wait(bell, seen, SLEEP);
-            self.word(bell + APART).store(0, Ordering::SeqCst);
+            self.rest(&mut looks, seen);
         }
+    }
+
+    /// How often this member's bell has rung.
+    fn seen(&self) -> u64 {
+        self.word(self.bell(self.member.index)).load(Ordering::SeqCst)
+    }
+
+    /// Goes on at the next ring of the bell after those that were seen: looks for it a while, then
+    /// sleeps.
+    fn rest(&self, looks: &mut u32, seen: u64) {
+        if *looks < LOOKS {
+            *looks += 1;
+            std::hint::spin_loop();
+            return;
+        }
+        let bell = self.bell(self.member.index);
+        self.word(bell + APART).store(1, Ordering::SeqCst);
+        self.segment.wait(bell, seen, SLEEP);
+        self.word(bell + APART).store(0, Ordering::SeqCst);
     }
 
     /// Writes what there is room for; whether that was something.
     fn give(&self, epoch: &Epoch, give: &mut Give<'_>) -> Result<bool, ExchangeError> {
-        let all = words(give.values.len());
+        let all = HEAD_WORDS + give.load.words();
         if give.done == all {
             return Ok(false);
         }
@@ -187,8 +210,8 @@ impl Memory {
             let words = &words[..left.min(words.len())];
             let done = match give.done {
                 0 => one(&words[0], give.number),
-                1 => one(&words[0], give.values.len() as u64),
-                done => write(words, &give.values[2 * (done - HEAD_WORDS)..]),
+                1 => one(&words[0], give.load.size()),
+                done => give.load.write(done - HEAD_WORDS, words),
             };
             written += done as u64;
             give.done += done;
@@ -203,7 +226,7 @@ impl Memory {
 
     /// Reads what is there of a message; whether that was something.
     fn take(&self, epoch: &Epoch, number: u64, take: &mut Take<'_>) -> Result<bool, ExchangeError> {
-        let all = words(take.place.len());
+        let all = HEAD_WORDS + take.place.load().words();
         if take.done == all {
             return Ok(false);
         }
@@ -221,7 +244,7 @@ impl Memory {
                     head_word(epoch, (number, done), take, words[0].load(Ordering::Relaxed))?;
                     1
                 }
-                done => self::read(words, &mut take.place[2 * (done - HEAD_WORDS)..]),
+                done => take.place.read(done - HEAD_WORDS, words),
             };
             read += done as u64;
             take.done += done;
@@ -251,10 +274,10 @@ fn head_word(
     take: &Take<'_>,
     word: u64,
 ) -> Result<(), ExchangeError> {
-    let size = take.place.len();
+    let size = take.place.load().size();
     let reason = match at {
         0 if word != number => format!("OutOfTurn: expected exchange {number}, found {word}"),
-        1 if word != size as u64 => {
+        1 if word != size => {
             format!("OtherRows: exchange {number}: expected {size} values of it, found {word}")
         }
         _ => return Ok(()),
@@ -265,33 +288,6 @@ fn head_word(
 fn one(word: &AtomicU64, value: u64) -> usize {
     word.store(value, Ordering::Relaxed);
     1
-}
-
-/// Writes values, two a word, as far as there are words; how many words.
-fn write(words: &[AtomicU64], values: &[f32]) -> usize {
-    let (pairs, last) = values.as_chunks::<2>();
-    let bits = |value: f32| u64::from(value.to_bits());
-    for (word, [first, second]) in words.iter().zip(pairs) {
-        word.store(bits(*first) | bits(*second) << 32, Ordering::Relaxed);
-    }
-    if let (Some(word), [value]) = (words.get(pairs.len()), last) {
-        word.store(bits(*value), Ordering::Relaxed);
-    }
-    words.len()
-}
-
-/// Reads values, two a word, as far as there are words; how many words.
-fn read(words: &[AtomicU64], place: &mut [f32]) -> usize {
-    let (pairs, last) = place.as_chunks_mut::<2>();
-    let whole = pairs.len();
-    for (word, pair) in words.iter().zip(pairs) {
-        let word = word.load(Ordering::Relaxed);
-        *pair = [word, word >> 32].map(|half| f32::from_bits(half as u32));
-    }
-    if let (Some(word), [value]) = (words.get(whole), last) {
-        *value = f32::from_bits(word.load(Ordering::Relaxed) as u32);
-    }
-    words.len()
 }
 
 /// Words that are written and not read.

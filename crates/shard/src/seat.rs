@@ -10,7 +10,7 @@ use wire::group::{Kind, PIECE_BYTES_MAX};
 use crate::Group;
 use crate::epoch::Epoch;
 use crate::link::{Item, Link};
-use crate::memory::Take;
+use crate::memory::{Place, Take};
 
 /// A member's place in the exchanges of its group, over all its epochs.
 pub struct Seat {
@@ -100,7 +100,7 @@ impl Seat {
         let met = !near.is_empty() || !here.is_empty();
         let take = || {
             if let Some(memory) = memory {
-                let take = |(from, place)| Take { from, place, done: 0 };
+                let take = |(from, place)| Take { from, place: Place::Values(place), done: 0 };
                 let mut takes: Vec<_> = here.into_iter().map(take).collect();
                 memory.exchange(&epoch, number, (own, &near), &mut takes)?;
             }

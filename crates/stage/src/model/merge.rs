@@ -64,9 +64,11 @@ impl Merge {
     fn join(&self, pieces: &Pieces, best: &[u32], to: &mut [f32]) {
         to.fill(f32::NEG_INFINITY);
         let mut rest = &self.all[..];
+        let mut spoilt = vec![false; best.len()];
         for (member, runs) in pieces.members().iter().enumerate() {
             let share = pieces.values(member);
-            for (row, &best) in to.chunks_exact_mut(pieces.width).zip(best) {
+            let rows = to.chunks_exact_mut(pieces.width).zip(best);
+            for ((row, &best), spoilt) in rows.zip(&mut spoilt) {
                 let (values, after) = rest.split_at(given(share, best));
                 rest = after;
                 if values.len() == share {
@@ -75,13 +77,16 @@ impl Merge {
                     let (candidates, _) = values.as_chunks::<CANDIDATE>();
                     candidates.iter().for_each(|[id, x]| row[id.to_bits() as usize] = *x);
                 }
+                // Of a spoilt share that is what all of it is, an id's bits beside it or not.
+                *spoilt |= best > 0 && values.last().is_some_and(|x| x.is_nan());
             }
         }
-        for (row, &best) in to.chunks_exact_mut(pieces.width).zip(best) {
+        let rows = to.chunks_exact_mut(pieces.width).zip(best);
+        for ((row, &best), spoilt) in rows.zip(spoilt) {
             if best == 0 {
                 continue;
             }
-            if row.iter().any(|x| x.is_nan()) {
+            if spoilt {
                 row.fill(float::SPOILT);
             }
             if self.fault == Some(Fault::HigherTie) {
