@@ -16,7 +16,7 @@ fn row(vocab: usize, seed: u64) -> Vec<f32> {
     let unit = |id: u64| arith::sample::mix(seed << 32 ^ id) as f64 / u64::MAX as f64;
     let value = |id: usize| {
         let sum: f64 = (0..6).map(|n| unit(6 * id as u64 + n) - 0.5).sum();
-        let high = if id % 9_973 == seed as usize { 18.0 } else { 0.0 };
+        let high = if id % 9_973 == seed as usize { 12.0 } else { 0.0 };
         (sum * 3.0 + high) as f32
     };
     (0..vocab).map(value).collect()
