@@ -45,6 +45,8 @@ impl Writer {
             ("add", [a, b]) if to_zero => (format!("add_to_zero({a}, {b})"), true),
             ("add", [a, b]) => (format!("{a} + {b}"), true),
             ("sub", [a, b]) => (format!("{a} - {b}"), true),
+            ("mul", [a, b]) if one.has("ftz") => (format!("fma_flushed({a}, {b}, -0.0f)"), true),
+            ("fma", [a, b, c]) if one.has("ftz") => (format!("fma_flushed({a}, {b}, {c})"), true),
             ("mul", [a, b]) => (format!("{a} * {b}"), true),
             ("fma" | "mad", [a, b, c]) => (format!("fma_f32({a}, {b}, {c})"), true),
             ("div", [a, b]) if one.has("rn") => (format!("{a} / {b}"), true),

@@ -64,6 +64,16 @@ IN float add_to_zero(float a, float b) {
     int is_far = sum - sum != 0 || (sum > 0 ? lacks < 0 : lacks > 0);
     return sum != 0 && is_far ? of_bits(bits(sum) - 1) : sum;
 }
+// Rounded as if exponents had no end, then flushed: what becomes the least normal number only for
+// want of bits below it is less, as the same times 2^64 shows.
+IN float fma_flushed(float a, float b, float c) {
+    float x = __builtin_fmaf(a, b, c), up = 0x1p64f;
+    if (__builtin_expect((bits(x) & 0x7fffffff) != 0x00800000, 1)) return flushed(x);
+    if (bits(a) << 1 < bits(b) << 1) a *= up;
+    else b *= up;
+    float y = __builtin_fmaf(a, b, c * up);
+    return __builtin_fabsf(y) < 0x1p-62f ? of_bits(bits(x) & 0x80000000) : x;
+}
 IN float max_f32(float a, float b) {
     if (a != a) return one_nan(b);
     if (b != b) return a;

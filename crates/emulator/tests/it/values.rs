@@ -51,6 +51,16 @@ fn floats_round_once_keep_subnormals_and_know_one_nan() {
 }
 
 #[test]
+fn a_product_is_rounded_before_it_is_flushed() {
+    let product = |a, b| two("mul.rn.ftz.f32 %f4, %f2, %f3; mov.b32 %r4, %f4;", a, b);
+    // Just below the least normal number: nearer to it than to the one before, and farther.
+    assert_eq!(product(0x0080_0001, 0x3f7f_fffe), 0x0080_0000);
+    assert_eq!(product(0x0080_1ef0, 0x3f7f_c22e), 0);
+    let fused = "mov.f32 %f5, 0f80000000; fma.rn.ftz.f32 %f4, %f2, %f3, %f5; mov.b32 %r4, %f4;";
+    assert_eq!(two(fused, 0x8080_1ef0, 0x3f7f_c22e), 0x8000_0000);
+}
+
+#[test]
 fn a_nan_that_is_only_carried_keeps_its_bits() {
     let carried = two("selp.f32 %f4, %f2, %f3, %p1; mov.b32 %r4, %f3;", 0, 0xffc1_2345);
     assert_eq!(carried, 0xffc1_2345);
