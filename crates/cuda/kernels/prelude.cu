@@ -67,7 +67,10 @@ __device__ __forceinline__ u32 float_to_half(float x) {
 __device__ __forceinline__ float exp_f32(float x) {
     bool none = x < -40.0f;
     x = x > 60.0f ? 60.0f : x;
-    float n = round_half_even(__fmul_rn(x, __int_as_float(0x3fb8aa3b)));
+    // The nearest integer is in the last bits of this sum.
+    const float magic = 12582912.0f;
+    float bits = __fadd_rn(__fmul_rn(x, __int_as_float(0x3fb8aa3b)), magic);
+    float n = __fsub_rn(bits, magic);
     float r = __fmaf_rn(n, -__int_as_float(0x3f317218), x);
     r = __fmaf_rn(n, -__int_as_float(0xb102e308), r);
     float p = __int_as_float(0x3ab527b9);
@@ -77,7 +80,7 @@ __device__ __forceinline__ float exp_f32(float x) {
     p = __fmaf_rn(p, r, __int_as_float(0x3efffffe));
     p = __fmaf_rn(p, r, 1.0f);
     p = __fmaf_rn(p, r, 1.0f);
-    float y = __fmul_rn(p, __int_as_float((__float2int_rn(n) + 127) << 23));
+    float y = __fmul_rn(p, __int_as_float((__float_as_int(bits) << 23) + 0x3f800000));
     return none ? 0.0f : y;
 }
 
@@ -100,12 +103,20 @@ __device__ __forceinline__ float log1p_f32(float x) {
     return __fmaf_rn(k, __int_as_float(0x3f317218), p);
 }
 
+// 1 / y to nearest even, of y in 2^-100 .. 2^100: as the card's own `rcp.rn` does for those, without
+// its branch for others.
+__device__ __forceinline__ float reciprocal(float y) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+    return __fmaf_rn(r, __fmaf_rn(-y, r, 1.0f), r);
+}
+
 __device__ __forceinline__ float sigmoid_f32(float x) {
-    return __fdiv_rn(1.0f, __fadd_rn(1.0f, exp_f32(-x)));
+    return reciprocal(__fadd_rn(1.0f, exp_f32(-x)));
 }
 
 __device__ __forceinline__ float silu_f32(float x) {
-    return x < -40.0f ? 0.0f : __fmul_rn(x, sigmoid_f32(x));
+    return __fmul_rn(x < -40.0f ? 0.0f : x, sigmoid_f32(x));
 }
 
 __device__ __forceinline__ float softplus_f32(float x) {
