@@ -277,10 +277,11 @@ __device__ __forceinline__ void multiply_slice(Shared<KIND, LOG> &s, u32 turn, b
         const float *from = LOG == 6 ? panels[kt].sums_64[0][t] : panels[kt].sums_32[half][t];
         float2 low, high;
         affine_in<KIND, LOG>(weights, scale, kt, half, g, low, high);
-        // Before products are awaited, so that nothing else holds back what is folded then.
+        // Over groups of 64 before products are awaited, so that nothing else holds back what is
+        // folded then; blocks of 32 are folded sooner where that is left to the assembler.
         float sums[ROW_TILES];
 #pragma unroll
-        for (int i = 0; i < ROW_TILES; i += 4) four_at(sums + i, from + i);
+        for (int i = 0; i < ROW_TILES && LOG == 6; i += 4) four_at(sums + i, from + i);
 #pragma unroll
         for (int side = 0; side < 2; side++) {
             int dots[16];
@@ -295,7 +296,10 @@ __device__ __forceinline__ void multiply_slice(Shared<KIND, LOG> &s, u32 turn, b
             } else if (follows) {
                 begin_slice(s, turn + 1, c, a);
             }
-            fold_block(acc + 16 * side, dots, sums + 8 * side, low, high);
+            float *own = sums + 8 * side;
+#pragma unroll
+            for (int i = 0; i < 8 && LOG == 5; i += 4) four_at(own + i, from + 8 * side + i);
+            fold_block(acc + 16 * side, dots, own, low, high);
         }
     }
 }
