@@ -200,9 +200,9 @@ extern "C" __global__ void __launch_bounds__(128) gated_quantise(const GatedQuan
 }
 
 // The convolution, its norms, the gates where `gates.b` is given, and the delta rule, for heads of
-// 128 by 128: two blocks a value head of a walk, for half of its columns each, four threads a
-// column. Both have the head's query and key, which the first writes. Tails stay as they were, since
-// other heads read them.
+// 128 by 128: two blocks a value head of a walk, for half of its columns each, four threads for two
+// columns. Both have the head's query and key, which the first writes. Tails stay as they were,
+// since other heads read them.
 struct DeltaFew {
     Conv conv;
     Gates gates;
@@ -212,30 +212,49 @@ struct DeltaFew {
     int settled;
 };
 
-#define OWN (HEAD / 4)
-
 #define FEW 8
 #define COLUMNS (HEAD / 2)
-// Warps: of the columns, which have the channels of query and key before; of the value's channels,
-// and one whose threads have a row's gates each.
+// Channels of a block: of query, key and value.
+#define MIXED (2 * HEAD + COLUMNS)
+// Columns of a thread, apart.
+#define EACH 2
+#define APART (COLUMNS / EACH)
+// Warps: those that have a channel of query, key or value a thread, of which the first rule columns
+// later, and one whose threads have a row's gates each.
 #define DELTA_WARPS 11
+
+// What a channel gives of some rows, which are computed side by side.
+template <int ROWS>
+__device__ __forceinline__ void mix(const Conv &conv, const float taps[TAPS_MAX],
+                                    float seen[TAPS_MAX], const float *x, float *given) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < TAPS_MAX; i++) {
+            seen[i] = i + 1 < TAPS_MAX ? seen[i + 1] : x[r];
+            if (i >= TAPS_MAX - conv.count) sum = __fmaf_rn(taps[i], seen[i], sum);
+        }
+        given[r] = flushed(silu_f32(sum));
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(DELTA_WARPS * 32) delta_few(const DeltaFew p) {
     COME;
-    // Of each row: query, key, value; query, times 2^90, and key by the lanes of a column; beta and
-    // decay.
-    __shared__ float mixed[FEW][2 * HEAD + COLUMNS];
-    __shared__ __align__(16) float normed[FEW][2][4][OWN + 4];
+    // Of each row: query, key, value; what its pass reads; beta and decay.
+    __shared__ float mixed[FEW][MIXED];
+    __shared__ __align__(16) Dims<HEAD / 4> normed[FEW + 1];
     __shared__ float2 both[FEW];
     const Delta &q = p.delta;
     const Conv &conv = p.conv;
-    int lane = threadIdx.x % 4, half = blockIdx.x % 2, h = blockIdx.x / 2;
-    int column = half * COLUMNS + threadIdx.x / 4;
+    Ruled<HEAD / 4, EACH> own;
+    int lane = own.lane(), half = blockIdx.x % 2, h = blockIdx.x / 2;
+    int column = half * COLUMNS + own.column();
     int warp = threadIdx.x / 32, in_warp = threadIdx.x % 32;
     Walk walk = q.walks[blockIdx.y];
     int rep = q.values / q.keys, kh = q.tiled ? h % q.keys : h / rep, rows = walk.end - walk.first;
     bool first = half == 0, owner = first && (q.tiled ? h < q.keys : h % rep == 0);
-    bool rules = threadIdx.x < 4 * COLUMNS, convolves = threadIdx.x < 2 * HEAD + COLUMNS;
+    bool rules = threadIdx.x < 4 * APART, convolves = threadIdx.x < MIXED;
     // The channel that a thread convolves.
     int which = threadIdx.x / HEAD, in_head = threadIdx.x % HEAD;
     int channel = (which * q.keys + kh) * HEAD + in_head;
@@ -243,11 +262,13 @@ extern "C" __global__ void __launch_bounds__(DELTA_WARPS * 32) delta_few(const D
     // What was there before this round comes while others still run.
     if (!p.settled) WAIT;
     u64 places = (u64)HEAD * HEAD;
-    const float *before = q.s + ((u64)walk.from * q.values + h) * places;
-    float s[OWN];
+    const float *before = q.s + ((u64)walk.from * q.values + h) * places + column;
 #pragma unroll
-    for (int i = 0; i < OWN; i++)
-        s[i] = rules && walk.from >= 0 ? before[(4 * i + lane) * HEAD + column] : 0.0f;
+    for (int i = 0; i < HEAD / 4 * EACH; i++) {
+        bool live = rules && walk.from >= 0;
+        own.s[i % EACH][i / EACH] =
+            live ? before[(i / EACH * 4 + lane) * HEAD + i % EACH * APART] : 0.0f;
+    }
     // Taps and the rows that they see, the row at hand last.
     float taps[TAPS_MAX], seen[TAPS_MAX];
 #pragma unroll
@@ -259,25 +280,28 @@ extern "C" __global__ void __launch_bounds__(DELTA_WARPS * 32) delta_few(const D
         seen[i] = tail ? conv.tails[at * conv.channels + channel] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < OWN; i++) s[i] = product_flushed(s[i], DOWN);
+    for (int i = 0; i < HEAD / 4 * EACH; i++) {
+        float &s = own.s[i % EACH][i / EACH];
+        s = product_flushed(s, DOWN);
+    }
     WAIT;
     if (convolves) {
-        float own[FEW];
+        u64 start = (u64)walk.first * conv.channels + channel;
+        float x[FEW], given[FEW];
 #pragma unroll
         for (int r = 0; r < FEW; r++)
-            own[r] = r < rows ? conv.x[(u64)(walk.first + r) * conv.channels + channel] : 0.0f;
+            x[r] = r < rows ? conv.x[start + (u64)r * conv.channels] : 0.0f;
+        if (rows == 1) {
+            mix<1>(conv, taps, seen, x, given);
+        } else {
+            mix<FEW / 2>(conv, taps, seen, x, given);
+            if (rows > FEW / 2) mix<FEW / 2>(conv, taps, seen, x + FEW / 2, given + FEW / 2);
+        }
 #pragma unroll
         for (int r = 0; r < FEW; r++) {
             if (r >= rows) break;
-            float sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < TAPS_MAX; i++) {
-                seen[i] = i + 1 < TAPS_MAX ? seen[i + 1] : own[r];
-                if (i >= TAPS_MAX - conv.count) sum = __fmaf_rn(taps[i], seen[i], sum);
-            }
-            float mine = flushed(silu_f32(sum));
-            mixed[r][threadIdx.x] = mine;
-            if (which == 2) conv.out[(u64)(walk.first + r) * conv.channels + channel] = mine;
+            mixed[r][threadIdx.x] = given[r];
+            if (which == 2) conv.out[start + (u64)r * conv.channels] = given[r];
         }
     } else if (in_warp < rows) {
         u64 row = walk.first + in_warp, at = row * q.values + h;
@@ -295,65 +319,70 @@ extern "C" __global__ void __launch_bounds__(DELTA_WARPS * 32) delta_few(const D
         both[in_warp] = make_float2(beta, decay);
     }
     __syncthreads();
-    // A warp a query or key.
-    for (int at = warp; at < 2 * rows; at += DELTA_WARPS) {
-        int r = at / 2, side = at % 2;
-        float x[4], sum = 0.0f;
-        bool bad = false;
+    // A warp a row.
+    if (warp < rows) {
+        float x[2][4], sum[2], root[2];
+        bool bad[2];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[i] = mixed[r][side * HEAD + i * 32 + in_warp];
-            bad |= spoilt(x[i]);
-            sum = __fmaf_rn(x[i], x[i], sum);
+        for (int side = 0; side < 2; side++) {
+            sum[side] = 0.0f, bad[side] = false;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &own = x[side][i];
+                own = mixed[warp][side * HEAD + i * 32 + in_warp];
+                bad[side] |= spoilt(own);
+                sum[side] = __fmaf_rn(own, own, sum[side]);
+            }
+            bad[side] = __any_sync(FULL, bad[side]);
         }
-        bad = __any_sync(FULL, bad);
-        float root = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(folded(sum), 1e-6f)));
-        float *out = conv.out + (u64)(walk.first + r) * conv.channels;
+        // Side by side: each is a long wait.
+#pragma unroll
+        for (int w = 16; w > 0; w /= 2)
+            for (int side = 0; side < 2; side++)
+                sum[side] = __fadd_rn(sum[side], __shfl_down_sync(FULL, sum[side], w));
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            sum[side] = __shfl_sync(FULL, sum[side], 0);
+            root[side] = reciprocal(__fsqrt_rn(__fadd_rn(sum[side], 1e-6f)));
+        }
+        float *out = conv.out + (u64)(walk.first + warp) * conv.channels;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int k = i * 32 + in_warp;
-            float y = __fmul_rn(x[i], root);
-            if (side == 0) y = __fmul_rn(y, p.scale);
-            y = bad ? SPOILT : flushed(y);
-            normed[r][side][k % 4][k / 4] = side == 0 ? __fmul_rn(y, UP) : y;
-            if (owner) out[(side * q.keys + kh) * HEAD + k] = y;
+            float query = __fmul_rn(__fmul_rn(x[0][i], root[0]), p.scale);
+            float key = __fmul_rn(x[1][i], root[1]);
+            query = bad[0] ? SPOILT : flushed(query), key = bad[1] ? SPOILT : flushed(key);
+            normed[warp + 1].query[k / 16][k % 4][k / 4 % 4] = __fmul_rn(query, UP);
+            normed[warp].key[k / 16][k % 4][k / 4 % 4] = __fmul_rn(key, UP);
+            if (owner) out[kh * HEAD + k] = query, out[(q.keys + kh) * HEAD + k] = key;
         }
     }
     __syncthreads();
     if (!rules) return;
-    float own[OWN];
-    two_by_two<OWN>(own, normed[0][1][lane]);
-    for (int r = 0; r < rows; r++) {
-        float beta = both[r].x, decay = both[r].y, value = mixed[r][2 * HEAD + threadIdx.x / 4];
-        float query[OWN], m = 0.0f, y = 0.0f;
-        two_by_two<OWN>(query, normed[r][0][lane]);
+    float value[EACH];
+    bool gives = lane < EACH;
+    u64 apart = (u64)q.values * HEAD;
+    float *out = q.out + walk.first * apart + h * HEAD + column + lane * APART;
+    auto takes = [&](int r) {
 #pragma unroll
-        for (int i = 0; i < OWN; i++) {
-            s[i] = product_flushed(s[i], decay);
-            m = __fmaf_rn(s[i], __fmul_rn(own[i], UP), m);
-        }
-        m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 2));
-        m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 1));
-        float delta = flushed(__fmul_rn(beta, __fsub_rn(value, m)));
-        float down = __fmul_rn(delta, DOWN);
-        const float *next = normed[min(r + 1, rows - 1)][1][lane];
-#pragma unroll
-        for (int i = 0; i < OWN; i += 2) {
-            s[i] = fused_flushed(own[i], down, s[i]);
-            y = __fmaf_rn(s[i], query[i], y);
-            s[i + 1] = fused_flushed(own[i + 1], down, s[i + 1]);
-            y = __fmaf_rn(s[i + 1], query[i + 1], y);
-            two_by_two<2>(own + i, next + i);
-        }
-        y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 2));
-        y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 1));
-        u64 row = walk.first + r;
-        if (lane == 0) q.out[(row * q.values + h) * HEAD + column] = flushed(y);
+        for (int c = 0; c < EACH; c++) value[c] = mixed[r][2 * HEAD + own.column() + c * APART];
+        own.takes(both[r].x, value);
+    };
+    own.read_ahead(normed[0]);
+    own.pass<false, true>(normed[0], normed[1], both[0].y);
+    takes(0);
+    for (int r = 1; r < rows; r++, out += apart) {
+        own.pass<true, true>(normed[r], normed[r + 1], both[r].y);
+        takes(r);
+        if (gives) *out = own.output();
     }
-    float *after = q.s + ((u64)walk.to * q.values + h) * places;
+    own.pass<true, false>(normed[rows], normed[rows], 1.0f);
+    if (gives) *out = own.output();
+    float *after = q.s + ((u64)walk.to * q.values + h) * places + column;
 #pragma unroll
-    for (int i = 0; i < OWN; i++)
-        after[(4 * i + lane) * HEAD + column] = __fmaf_rn(s[i], UP, 0.0f);
+    for (int i = 0; i < HEAD / 4 * EACH; i++)
+        after[(i / EACH * 4 + lane) * HEAD + i % EACH * APART] =
+            __fmaf_rn(own.s[i % EACH][i / EACH], UP, 0.0f);
 }
 
 // Norms where their weights are given, RoPE of queries and keys, and the row's place in the cache:

@@ -72,19 +72,19 @@ extern "C" __global__ void __launch_bounds__(128) l2_norm(const Unit p) {
     }
 }
 
-// Four threads a column, a strided lane of its sums each; 64 columns a block. Rows come some at a
-// time, the next ones while these are computed. Dims of the key past the shape's are zeros, which
-// add nothing.
-#define DELTA_THREADS 256
-#define DELTA_COLUMNS (DELTA_THREADS / 4)
+// Four threads a column; a thread has so many COLUMNS, for all of which it reads keys and queries
+// once.
+#define DELTA_THREADS 128
+#define DELTA_ACROSS (DELTA_THREADS / 4)
 
-// Rows on their way: a lane's dims lie together, the lanes a bank's width further apart.
-template <int OWN> struct RowsAhead {
-    static const int ROWS = OWN == 64 ? 4 : 8;
-    float key[ROWS][4][OWN + 4];
-    float query[ROWS][4][OWN + 4];
-    float value[ROWS][DELTA_COLUMNS];
-    float gates[ROWS][2];
+// What a pass reads. Dims past the shape's are zeros, which add nothing.
+template <int OWN, int COLUMNS> struct __align__(16) Pass : Dims<OWN> {
+    // Passes that are brought at once, of which a ring has three times as many: those at hand, the
+    // next ones, and those on their way.
+    static const int ROWS = OWN == 64 ? 4 : 8, RING = 3 * ROWS;
+    float value[COLUMNS * DELTA_ACROSS];
+    // Beta and decay.
+    float2 gates;
 };
 
 __device__ __forceinline__ void bring_4(float *to, const float *from) {
@@ -92,108 +92,158 @@ __device__ __forceinline__ void bring_4(float *to, const float *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from));
 }
 
-template <int OWN>
-__device__ __forceinline__ void bring_rows(const Delta &p, RowsAhead<OWN> &to, int row, int end,
-                                           int h, int kh) {
-    int width = p.keys * p.key_dim, channels = 2 * width + p.values * p.value_dim;
-    const int DIMS = 4 * OWN, AT_ONCE = DELTA_THREADS / DIMS > 0 ? DELTA_THREADS / DIMS : 1;
-    int k = threadIdx.x % DIMS, which = threadIdx.x / DIMS;
-    int in = threadIdx.x % DELTA_COLUMNS, column = blockIdx.x * DELTA_COLUMNS + in;
+// What a thread brings: a dim of keys and queries, or two or half of them, a column, a gate.
+template <int OWN, int COLUMNS> struct Bringing {
+    typedef Pass<OWN, COLUMNS> P;
+    static const int DIMS = 4 * OWN, EACH = DIMS > DELTA_THREADS ? DIMS / DELTA_THREADS : 1;
+    static const int AT_ONCE = DIMS > DELTA_THREADS ? 1 : DELTA_THREADS / DIMS;
+    static const int ACROSS = COLUMNS * DELTA_ACROSS, VALUES = DELTA_THREADS / ACROSS;
+    static const int WORDS = sizeof(P) / 4;
+    const float *key, *value, *gate;
+    int width, channels, gates, left;
+    // Words from the first pass to where the thread's own go.
+    int dim_at, value_at, gate_at;
+    bool has_dim[EACH], has_value, begun;
+
+    __device__ __forceinline__ Bringing(const Delta &p, const Walk &walk, int h, int kh) {
+        int t = threadIdx.x, k = t % DIMS, column = blockIdx.x * ACROSS + t % ACROSS;
+        width = p.keys * p.key_dim, channels = 2 * width + p.values * p.value_dim;
+        gates = 2 * p.values, left = walk.end - walk.first, begun = false;
+        const float *row = p.x + (u64)walk.first * channels;
+        key = row + (u64)(t / DIMS) * channels + width + kh * p.key_dim + k;
+        value = row + (u64)(t / ACROSS) * channels + 2 * width + h * p.value_dim + column;
+        gate = p.gates + (u64)(walk.first + t / 2) * gates + t % 2 * p.values + h;
+        dim_at = t / DIMS * WORDS + k / 16 * 16 + k % 4 * 4 + k / 4 % 4;
+        value_at = t / ACROSS * WORDS + 2 * DIMS + t % ACROSS;
+        gate_at = t / 2 * WORDS + 2 * DIMS + ACROSS + t % 2;
 #pragma unroll
-    for (int i = 0; i < to.ROWS; i += AT_ONCE) {
-        int r = i + which;
-        const float *x = p.x + (u64)(row + r) * channels + kh * p.key_dim + k;
-        if (r < to.ROWS && row + r < end && k < p.key_dim) {
-            bring_4(&to.query[r][k % 4][k / 4], x);
-            bring_4(&to.key[r][k % 4][k / 4], x + width);
+        for (int i = 0; i < EACH; i++) has_dim[i] = k + i * DELTA_THREADS < p.key_dim;
+        has_value = column < p.value_dim;
+    }
+
+    // What passes read, all of which have rows or as far as they do.
+    template <bool ALL> __device__ __forceinline__ void bring(float *to) {
+#pragma unroll
+        for (int r = 0; r < P::ROWS; r += AT_ONCE) {
+            int row = r + threadIdx.x / DIMS;
+            const float *x = key + r * channels, *before = x - width - channels;
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                float *own = to + dim_at + r * WORDS + i * DELTA_THREADS;
+                bool is = ALL || row < left, was = ALL || (row <= left && (begun || row > 0));
+                if (has_dim[i] && is) bring_4(own, x + i * DELTA_THREADS);
+                if (has_dim[i] && was) bring_4(own + DIMS, before + i * DELTA_THREADS);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < P::ROWS; r += VALUES) {
+            int row = r + threadIdx.x / ACROSS;
+            if (has_value && (ALL || row < left))
+                bring_4(to + value_at + r * WORDS, value + r * channels);
+        }
+        if (threadIdx.x < 2 * P::ROWS && (ALL || (int)threadIdx.x < 2 * left))
+            bring_4(to + gate_at, gate);
+    }
+
+    __device__ __forceinline__ void next(P *to) {
+        if (begun && left >= P::ROWS)
+            bring<true>((float *)to);
+        else
+            bring<false>((float *)to);
+        asm volatile("cp.async.commit_group;");
+        key += P::ROWS * channels, value += P::ROWS * channels, gate += P::ROWS * gates;
+        left -= P::ROWS, begun = true;
+    }
+
+    // Keys and queries that this thread has brought, times what the state lacks.
+    __device__ __forceinline__ void scale(P *to) {
+        float *own = (float *)to + dim_at;
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+#pragma unroll
+        for (int r = 0; r < P::ROWS; r += AT_ONCE) {
+#pragma unroll
+            for (int i = 0; i < EACH * DELTA_THREADS; i += DELTA_THREADS) {
+                float &k = own[r * WORDS + i], &q = own[r * WORDS + i + DIMS];
+                k = __fmul_rn(k, UP), q = __fmul_rn(q, UP);
+            }
         }
     }
-#pragma unroll
-    for (int i = 0; i < to.ROWS; i += 4) {
-        int r = i + threadIdx.x / DELTA_COLUMNS;
-        const float *x = p.x + (u64)(row + r) * channels + 2 * width + h * p.value_dim + column;
-        if (row + r < end && column < p.value_dim) bring_4(&to.value[r][in], x);
-    }
-    int r = threadIdx.x / 2, side = threadIdx.x % 2;
-    if (r < to.ROWS && row + r < end)
-        bring_4(&to.gates[r][side], p.gates + ((u64)(row + r) * 2 + side) * p.values + h);
-    asm volatile("cp.async.commit_group;");
-}
+};
 
-template <int OWN> __device__ __forceinline__ void delta_rule(const Delta &p) {
-    typedef RowsAhead<OWN> Ahead;
-    __shared__ __align__(16) Ahead ahead[2];
-    int lane = threadIdx.x % 4, in = threadIdx.x / 4, column = blockIdx.x * DELTA_COLUMNS + in;
-    int h = blockIdx.y;
+template <int OWN, int COLUMNS> __device__ __forceinline__ void delta_rule(const Delta &p) {
+    typedef Pass<OWN, COLUMNS> P;
+    __shared__ __align__(16) P ring[P::RING];
+    Ruled<OWN, COLUMNS> own;
+    int lane = own.lane(), in = own.column(), h = blockIdx.y;
+    int column = blockIdx.x * COLUMNS * DELTA_ACROSS + in;
     Walk walk = p.walks[blockIdx.z];
-    bool live = column < p.value_dim;
-    int kh = p.tiled ? h % p.keys : h / (p.values / p.keys);
+    int kh = p.tiled ? h % p.keys : h / (p.values / p.keys), rows = walk.end - walk.first;
     u64 head_values = (u64)p.key_dim * p.value_dim;
-    for (int i = threadIdx.x; i < sizeof(ahead) / 4; i += DELTA_THREADS) ((float *)ahead)[i] = 0.0f;
+    for (int i = threadIdx.x; i < sizeof(ring) / 4; i += DELTA_THREADS) ((float *)ring)[i] = 0.0f;
     __syncthreads();
-    bring_rows<OWN>(p, ahead[0], walk.first, walk.end, h, kh);
-    float s[OWN];
+    Bringing<OWN, COLUMNS> bringing(p, walk, h, kh);
+    bringing.next(ring);
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         int k = 4 * i + lane;
         u64 at = ((u64)walk.from * p.values + h) * head_values + (u64)k * p.value_dim + column;
-        s[i] = live && walk.from >= 0 && k < p.key_dim ? product_flushed(p.s[at], DOWN) : 0.0f;
-    }
-    float *out = p.out + ((u64)walk.first * p.values + h) * p.value_dim + column;
-    int side = 0;
-    for (int first = walk.first; first < walk.end; first += Ahead::ROWS, side ^= 1) {
-        asm volatile("cp.async.wait_group 0;");
-        __syncthreads();
-        bring_rows<OWN>(p, ahead[side ^ 1], first + Ahead::ROWS, walk.end, h, kh);
-        Ahead &rows = ahead[side];
-        for (int i = threadIdx.x; i < sizeof(rows.query) / 4; i += DELTA_THREADS)
-            (&rows.query[0][0][0])[i] = __fmul_rn((&rows.query[0][0][0])[i], UP);
-        __syncthreads();
-        int count = min(Ahead::ROWS, walk.end - first);
-        float own[OWN];
-        two_by_two<OWN>(own, rows.key[0][lane]);
-        for (int r = 0; r < count; r++, out += p.values * p.value_dim) {
-            float beta = rows.gates[r][0], decay = rows.gates[r][1], value = rows.value[r][in];
-            // Loads before their use by the sums of the row, or of the row before.
-            float query[OWN], next[OWN], m = 0.0f;
-            two_by_two<OWN>(query, rows.query[r][lane]);
+        own.key[i] = 0.0f;
 #pragma unroll
-            for (int i = 0; i < OWN; i++) {
-                s[i] = product_flushed(s[i], decay);
-                m = __fmaf_rn(s[i], __fmul_rn(own[i], UP), m);
-            }
-            two_by_two<OWN>(next, rows.key[min(r + 1, count - 1)][lane]);
-            m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 2));
-            m = __fadd_rn(m, __shfl_xor_sync(FULL, m, 1));
-            float delta = flushed(__fmul_rn(beta, __fsub_rn(value, m)));
-            float down = __fmul_rn(delta, DOWN);
-            float y = 0.0f;
-#pragma unroll
-            for (int i = 0; i < OWN; i++) {
-                s[i] = fused_flushed(own[i], down, s[i]);
-                y = __fmaf_rn(s[i], query[i], y);
-                own[i] = next[i];
-            }
-            y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 2));
-            y = __fadd_rn(y, __shfl_xor_sync(FULL, y, 1));
-            if (live && lane == 0) *out = flushed(y);
+        for (int c = 0; c < COLUMNS; c++, at += DELTA_ACROSS) {
+            bool live = column + c * DELTA_ACROSS < p.value_dim && walk.from >= 0 && k < p.key_dim;
+            own.s[c][i] = live ? product_flushed(p.s[at], DOWN) : 0.0f;
+            own.down[c] = 0.0f;
         }
+    }
+    bringing.scale(ring);
+    bringing.next(ring + P::ROWS);
+    __syncthreads();
+    own.read_ahead(ring[0]);
+    float2 gates = ring[0].gates;
+    u64 apart = (u64)p.values * p.value_dim;
+    // Of the row before, which the first pass lacks.
+    float *out = p.out + walk.first * apart - apart + h * p.value_dim + column;
+    out += lane * DELTA_ACROSS;
+    bool gives = lane < COLUMNS && column + lane * DELTA_ACROSS < p.value_dim;
+    for (int row = 0, at = 0; row <= rows; row++, out += apart) {
+        const P &here = ring[at];
+        at = at + 1 < P::RING ? at + 1 : 0;
+        if (at % P::ROWS == 0) {
+            // Those are there for all threads then, and nobody reads the ones before these.
+            bringing.scale(ring + at);
+            __syncthreads();
+            bringing.next(ring + (at + P::ROWS) % P::RING);
+        }
+        float2 then = ring[at].gates;
+        float value[COLUMNS];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) value[c] = here.value[in + c * DELTA_ACROSS];
+        // After the last row nothing decays.
+        own.template pass<true, true>(here, ring[at], row < rows ? gates.y : 1.0f);
+        own.takes(gates.x, value);
+        if (gives && row > 0) *out = own.output();
+        gates = then;
     }
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         int k = 4 * i + lane;
         u64 at = ((u64)walk.to * p.values + h) * head_values + (u64)k * p.value_dim + column;
-        if (live && k < p.key_dim) p.s[at] = __fmaf_rn(s[i], UP, 0.0f);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++, at += DELTA_ACROSS) {
+            bool live = column + c * DELTA_ACROSS < p.value_dim && k < p.key_dim;
+            if (live) p.s[at] = __fmaf_rn(own.s[c][i], UP, 0.0f);
+        }
     }
 }
 
-#define DELTA(name, own)                                                                           \
+#define DELTA(name, own, columns)                                                                  \
     extern "C" __global__ void __launch_bounds__(DELTA_THREADS) name(const Delta p) {              \
         BEGIN;                                                                                     \
-        delta_rule<own>(p);                                                                        \
+        delta_rule<own, columns>(p);                                                               \
     }
 
-DELTA(delta_32, 8)
-DELTA(delta_64, 16)
-DELTA(delta_128, 32)
-DELTA(delta_256, 64)
+DELTA(delta_32, 8, 1)
+DELTA(delta_64, 16, 1)
+DELTA(delta_128, 32, 1)
+DELTA(delta_128_two, 32, 2)
+DELTA(delta_256, 64, 1)

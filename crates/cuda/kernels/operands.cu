@@ -117,13 +117,79 @@ __device__ __forceinline__ float fused_flushed(float a, float b, float c) {
     return y;
 }
 
-// Two at a time: what lanes read alike is then read once, which it is not four at a time.
-template <int OWN>
-__device__ __forceinline__ void two_by_two(float to[OWN], const float *from) {
-    u32 at = (u32)__cvta_generic_to_shared(from);
+// What a pass of the delta rule reads: a row's key and the query of the row before, times what the
+// state lacks. A lane's dims, every fourth one, lie together by four.
+template <int OWN> struct Dims {
+    float key[OWN / 4][4][4];
+    float query[OWN / 4][4][4];
+};
+
+// Columns of the state, of which a thread has the dims of a lane. A lane's threads are neighbours,
+// which read the same.
+template <int OWN, int COLUMNS> struct Ruled {
+    // Fours of dims that are read ahead.
+    static const int FOURS = OWN / 4, AHEAD = FOURS < 8 ? FOURS / 2 : 4;
+    float s[COLUMNS][OWN], key[OWN], query[OWN], next[OWN];
+    // Of the last row, what its key is multiplied by, and outputs; of the next one, its sums.
+    float down[COLUMNS], y[COLUMNS], m[COLUMNS];
+
+    __device__ __forceinline__ static int lane() { return threadIdx.x % 32 / 8; }
+
+    __device__ __forceinline__ static int column() {
+        return threadIdx.x / 32 * 8 + threadIdx.x % 8;
+    }
+
+    __device__ __forceinline__ void read(const Dims<OWN> &from, int i) {
+        float4 q = *(const float4 *)from.query[i][lane()], k = *(const float4 *)from.key[i][lane()];
+        i *= 4;
+        query[i] = q.x, query[i + 1] = q.y, query[i + 2] = q.z, query[i + 3] = q.w;
+        next[i] = k.x, next[i + 1] = k.y, next[i + 2] = k.z, next[i + 3] = k.w;
+    }
+
+    __device__ __forceinline__ void read_ahead(const Dims<OWN> &from) {
 #pragma unroll
-    for (int i = 0; i < OWN; i += 2)
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                     : "=f"(to[i]), "=f"(to[i + 1])
-                     : "r"(at + 4 * i));
-}
+        for (int i = 0; i < AHEAD; i++) read(from, i);
+    }
+
+    // What the last row adds and its outputs, then what decays and the next row's sums: one pass
+    // over the dims does both, as far as there are such rows.
+    template <bool ADDS, bool DECAYS>
+    __device__ __forceinline__ void pass(const Dims<OWN> &here, const Dims<OWN> &later,
+                                         float decay) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) y[c] = m[c] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            int ahead = i / 4 + AHEAD;
+            if (i % 4 == 0) read(ahead < FOURS ? here : later, ahead % FOURS);
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                if (ADDS) s[c][i] = fused_flushed(key[i], down[c], s[c][i]);
+                if (ADDS) y[c] = __fmaf_rn(s[c][i], query[i], y[c]);
+                if (DECAYS) s[c][i] = product_flushed(s[c][i], decay);
+                if (DECAYS) m[c] = __fmaf_rn(s[c][i], next[i], m[c]);
+            }
+            key[i] = __fmul_rn(next[i], DOWN);
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) {
+            m[c] = __fadd_rn(m[c], __shfl_xor_sync(FULL, m[c], 16));
+            y[c] = __fadd_rn(y[c], __shfl_xor_sync(FULL, y[c], 16));
+            m[c] = __fadd_rn(m[c], __shfl_xor_sync(FULL, m[c], 8));
+            y[c] = __fadd_rn(y[c], __shfl_xor_sync(FULL, y[c], 8));
+        }
+    }
+
+    __device__ __forceinline__ void takes(float beta, const float value[COLUMNS]) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) {
+            float delta = flushed(__fmul_rn(beta, __fsub_rn(value[c], m[c])));
+            down[c] = __fmul_rn(delta, DOWN);
+        }
+    }
+
+    // A lane gives the output of a column.
+    __device__ __forceinline__ float output() const {
+        return flushed(lane() == 0 ? y[0] : y[COLUMNS - 1]);
+    }
+};

@@ -20,7 +20,7 @@ impl Defect {
 }
 
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 40] = [
+pub const DEFECTS: [Defect; 41] = [
     defect(
         "another row's scale",
         "few",
@@ -182,8 +182,14 @@ pub const DEFECTS: [Defect; 40] = [
     defect(
         "decay after the update",
         "gdn",
-        "s[i] = product_flushed(s[i], decay);",
-        "if (first + r > walk.first) s[i] = product_flushed(s[i], decay);",
+        "own.template pass<true, true>(here, ring[at], row < rows ? gates.y : 1.0f);",
+        "own.template pass<true, true>(here, ring[at], row > 0 && row < rows ? gates.y : 1.0f);",
+    ),
+    defect(
+        "rows that are brought over those at hand",
+        "gdn",
+        "bringing.next(ring + (at + P::ROWS) % P::RING);",
+        "bringing.next(ring + at);",
     ),
     defect(
         "a window's row that sees one key more",
@@ -200,8 +206,8 @@ pub const DEFECTS: [Defect; 40] = [
     defect(
         "a row's key taken for the next one's",
         "fused",
-        "normed[min(r + 1, rows - 1)][1][lane]",
-        "normed[r][1][lane]",
+        "own.pass<true, true>(normed[r], normed[r + 1], both[r].y);",
+        "own.pass<true, true>(normed[r - 1], normed[r], both[r].y);",
     ),
     defect(
         "a residual sum that is not kept",

@@ -12,8 +12,8 @@ use crate::rows::{Rows, Vector, blocks, run};
 
 /// Most taps of a convolution.
 pub const TAPS_MAX: usize = 8;
-/// Columns of a block of the delta rule, four threads each.
-const DELTA_COLUMNS: usize = 64;
+/// Threads of a block of the delta rule, four a column, of which each may have two.
+const DELTA_THREADS: usize = 128;
 /// Most dims of a key head.
 pub const KEY_DIM_MAX: usize = 256;
 
@@ -232,18 +232,23 @@ pub(crate) fn delta(
     if fuse::delta(device, &params, walks.whole, query_scale(shape.key_dim)) {
         return;
     }
-    let kernel = match shape.key_dim {
-        ..=32 => "delta_32",
-        33..=64 => "delta_64",
-        65..=128 => "delta_128",
-        _ => "delta_256",
+    let grid = |each| {
+        let [columns, ..] = blocks(shape.value_dim, each * DELTA_THREADS / 4);
+        [columns, shape.values as u32, walks.count as u32]
     };
-    let [columns, ..] = blocks(shape.value_dim, DELTA_COLUMNS);
-    let grid = [columns, shape.values as u32, walks.count as u32];
+    let fits = |grid: [u32; 3]| grid.iter().product::<u32>() <= device.multiprocessors();
+    // A row takes a thread of one column less time; threads of two take less of a multiprocessor
+    // that has several blocks.
+    let (kernel, grid) = match shape.key_dim {
+        ..=32 => ("delta_32", grid(1)),
+        33..=64 => ("delta_64", grid(1)),
+        65..=128 if fits(grid(1)) => ("delta_128", grid(1)),
+        65..=128 => ("delta_128_two", grid(2)),
+        _ => ("delta_256", grid(1)),
+    };
     // Blocks that come while others still run would share a multiprocessor; where there is one for
     // each of them, each takes so much memory that they can't.
-    let apart = grid.iter().product::<u32>() <= device.multiprocessors();
-    let shared = if apart { u32::MAX } else { 0 };
+    let shared = if fits(grid) { u32::MAX } else { 0 };
     device.flush();
-    device.launch_with(kernel, grid, 4 * DELTA_COLUMNS as u32, shared, &params);
+    device.launch_with(kernel, grid, DELTA_THREADS as u32, shared, &params);
 }

@@ -101,10 +101,19 @@ pub const UNITS: [Unit; 15] = [
     Unit {
         name: "gdn",
         parts: &[PRELUDE, OPERANDS, part!("gdn")],
-        kernels: &["convolve", "tail", "l2_norm", "delta_32", "delta_64", "delta_128", "delta_256"],
-        shared: &[0, 0, 0, 98_304, 98_304, 98_304, 98_304],
+        kernels: &[
+            "convolve",
+            "tail",
+            "l2_norm",
+            "delta_32",
+            "delta_64",
+            "delta_128",
+            "delta_128_two",
+            "delta_256",
+        ],
+        shared: &[0, 0, 0, 98_304, 98_304, 98_304, 98_304, 98_304],
         yields: true,
-        hot: &["convolve", "l2_norm", "delta_64", "delta_128"],
+        hot: &["convolve", "l2_norm", "delta_64", "delta_128", "delta_128_two"],
     },
     Unit {
         name: "pack",

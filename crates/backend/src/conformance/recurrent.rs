@@ -40,6 +40,7 @@ pub(super) fn run<B: Backend>(checks: &mut Checks<'_, B>) {
     case(checks, tiny, 2 + most);
     case(checks, odd, 2 + most);
     case(checks, shape(4, 8, 64, 4, Tiled), 6);
+    case(checks, shape(1, 2, 128, 4, Grouped), 2 + most);
     if checks.level == Level::Full {
         case(checks, Gdn { order: Tiled, ..tiny }, 2 + most);
         case(checks, Gdn { order: Grouped, ..odd }, 2 + most);
