@@ -189,6 +189,8 @@ def cases(layers):
     yield "rows2 cards", rows, "cards", []
     yield "ring2 depth 4", ring, "cards", ["--depth", "4"]
     yield "ring2 depth 1", ring, "cards", ["--depth", "1"]
+    yield "ring2 depth 4 nccl", ring, "nccl", ["--depth", "4"]
+    yield "ring2 depth 1 nccl", ring, "nccl", ["--depth", "1"]
     yield "ring2 depth 4 tcp", ring, "tcp", ["--depth", "4"]
     yield "ring2 depth 1 tcp", ring, "tcp", ["--depth", "1"]
     yield "shards2 nccl", shards, "nccl", []
@@ -264,7 +266,7 @@ def kills(args, model, kind="shards2"):
     layers = layers_of(model)
     half = layers // 2
     layout = {"shards2": f"0:{layers}@shards2", "ring2": f"0:{half},{half}:{layers}"}[kind]
-    for exchange in ["cards", "nccl", "tcp"] if kind == "shards2" else ["cards", "tcp"]:
+    for exchange in ["cards", "nccl", "tcp"]:
         server = Server(model, layout, args.devices, exchange, "--continue-s", "0",
                         "--context", str(args.prompts[-1] + 1024))
         for what, phase, prompt, tokens in [("killed", "prompt", args.prompts[-1], 1),

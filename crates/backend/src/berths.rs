@@ -1,7 +1,7 @@
-//! Berths: room for the rows of rounds in flight, to which another rank's device writes by itself.
+//! Berths: room for the rows of rounds in flight, which come from another rank's device by itself.
 //!
-//! [`None`] is that of a device whose memory nobody else sees, [`Shared`] that of the stages of one
-//! process, in the host's memory.
+//! [`None`] is that of a device which gives rows to its host alone, [`Shared`] that of the stages of
+//! one process, in the host's memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// By what another rank's device finds berths; the device's own words.
 pub type Offer = [u8; 128];
+
+/// Whether nobody is to be waited for any more; asked again and again, from any thread.
+pub type Over = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Most bytes of a rank's berths in one life of the ring.
 pub const BERTHS_BYTES_MAX: u64 = 2 << 30;
@@ -29,7 +32,22 @@ pub fn check(count: usize, rows: usize, width: usize) -> Result<u64, String> {
 #[derive(Clone, Copy, Debug)]
 pub enum None {}
 
-type Places = Vec<Mutex<Vec<f32>>>;
+type Places = Vec<Mutex<Place>>;
+
+/// One berth. Rows that were put are not there before they were sent and have come, as where they
+/// pass a link of the devices' own.
+#[derive(Debug)]
+struct Place {
+    put: Vec<f32>,
+    sent: Option<Vec<f32>>,
+    lies: Vec<f32>,
+}
+
+impl Place {
+    fn new(values: usize) -> Self {
+        Self { put: vec![f32::NAN; values], sent: Option::None, lies: vec![f32::NAN; values] }
+    }
+}
 
 /// Berths by their number, while somebody has them.
 static ALL: Mutex<BTreeMap<u64, Weak<Places>>> = Mutex::new(BTreeMap::new());
@@ -50,7 +68,7 @@ impl Shared {
     /// `count` berths of as many values.
     pub fn new(count: usize, values: usize) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let places: Places = (0..count).map(|_| Mutex::new(vec![0.0; values])).collect();
+        let places: Places = (0..count).map(|_| Mutex::new(Place::new(values))).collect();
         let places = Arc::new(places);
         let mut all = locked(&ALL);
         all.retain(|_, places| places.strong_count() > 0);
@@ -73,7 +91,7 @@ impl Shared {
         let number = u64::from_le_bytes(std::array::from_fn(|i| offer[i]));
         let places = locked(&ALL).get(&number).and_then(Weak::upgrade);
         let places = places.ok_or_else(|| format!("no berths {number}"))?;
-        let found: Vec<usize> = places.iter().map(|place| locked(place).len()).collect();
+        let found: Vec<usize> = places.iter().map(|place| locked(place).lies.len()).collect();
         if found.is_empty() || found.iter().any(|found| *found != values) {
             return Err(format!("berths {number}: expected {values} values each, found {found:?}"));
         }
@@ -85,14 +103,47 @@ impl Shared {
         self.places.len()
     }
 
-    /// Writes values of a berth from `at` on.
+    fn place(&self, berth: u32) -> MutexGuard<'_, Place> {
+        locked(&self.places[berth as usize])
+    }
+
+    /// Puts values of a berth from `at` on.
     pub fn put(&self, berth: u32, at: usize, values: &[f32]) {
-        locked(&self.places[berth as usize])[at..at + values.len()].copy_from_slice(values);
+        self.place(berth).put[at..at + values.len()].copy_from_slice(values);
+    }
+
+    /// Sends the first `count` values of a berth; those that were not put since are NaN.
+    ///
+    /// # Errors
+    /// A berth whose values were not taken.
+    pub fn send(&self, berth: u32, count: usize) -> Result<(), String> {
+        let place = &mut *self.place(berth);
+        if place.sent.is_some() {
+            return Err("the rows before have not been taken".into());
+        }
+        place.sent = Some(place.put[..count].to_vec());
+        place.put.fill(f32::NAN);
+        Ok(())
+    }
+
+    /// Has the first `count` values of a berth come.
+    ///
+    /// # Errors
+    /// None that were sent, or not as many.
+    pub fn come(&self, berth: u32, count: usize) -> Result<(), String> {
+        let place = &mut *self.place(berth);
+        let sent = place.sent.take().ok_or("no rows were sent")?;
+        if sent.len() != count {
+            return Err(format!("expected {count} values, found {}", sent.len()));
+        }
+        place.lies.fill(f32::NAN);
+        place.lies[..count].copy_from_slice(&sent);
+        Ok(())
     }
 
     /// Reads values of a berth from `at` on.
     pub fn fetch(&self, berth: u32, at: usize, values: &mut [f32]) {
-        values.copy_from_slice(&locked(&self.places[berth as usize])[at..at + values.len()]);
+        values.copy_from_slice(&self.place(berth).lies[at..at + values.len()]);
     }
 }
 
@@ -106,12 +157,35 @@ mod tests {
         let own = Shared::new(2, 4);
         let before = Shared::find(&own.offer(), 4).unwrap();
         before.put(1, 2, &[7.0, 8.0]);
-        let mut values = [0.0; 3];
-        own.fetch(1, 1, &mut values);
-        assert_eq!((values, own.count()), ([0.0, 7.0, 8.0], 2));
+        before.put(1, 0, &[5.0, 6.0]);
+        let fetched = || {
+            let mut values = [0.0; 3];
+            own.fetch(1, 1, &mut values);
+            values.map(f32::to_bits)
+        };
+        let nothing = [f32::NAN; 3].map(f32::to_bits);
+        assert_eq!((fetched(), own.count()), (nothing, 2));
+        before.send(1, 4).unwrap();
+        assert_eq!(fetched(), nothing);
+        own.come(1, 4).unwrap();
+        assert_eq!(fetched(), [6.0, 7.0, 8.0].map(f32::to_bits));
         let offer = own.offer();
         drop((own, before));
         assert!(Shared::find(&offer, 4).is_err());
+    }
+
+    #[test]
+    fn rows_that_were_not_sent_or_not_taken_or_are_others_are_refused() {
+        let own = Shared::new(1, 4);
+        assert!(own.come(0, 4).unwrap_err().contains("no rows were sent"));
+        own.send(0, 3).unwrap();
+        assert!(own.send(0, 3).unwrap_err().contains("not been taken"));
+        assert!(own.come(0, 4).unwrap_err().contains("expected 4 values, found 3"));
+        own.send(0, 4).unwrap();
+        own.come(0, 4).unwrap();
+        let mut values = [0.0; 4];
+        own.fetch(0, 0, &mut values);
+        assert!(values.iter().all(|value| value.is_nan()), "nothing was put: {values:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub mod scalar;
 pub use arith::attention::{Heads, KvDtype};
 pub use arith::gdn::{Gdn, HeadOrder};
 pub use arith::rope::{Pairing, RopeRows};
-pub use berths::Offer;
+pub use berths::{Offer, Over};
 
 /// Where a row of a round stands: its stream's page table and its absolute position. The row
 /// sees keys 0 ..= position of that table.
@@ -254,43 +254,74 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// `count` berths of `rows` rows of `width` values, and by what the device of the rank before
-    /// finds them.
+    /// finds them. Whatever waits for that one, here or by [`Backend::come`], gives up soon after
+    /// `over` says so.
     ///
     /// # Errors
-    /// A device whose memory no other sees, or without room for them, in words.
+    /// A device that takes rows from the host alone, or without room for them, in words.
     fn berths(
         &self,
         count: usize,
         rows: usize,
         width: usize,
+        over: Over,
     ) -> Result<(Self::Berths, Offer), String> {
-        let _ = (count, rows, width);
+        let _ = (count, rows, width, over);
         Err(format!("{} gives its rows to the host alone", self.device()))
     }
-    /// Berths of the rank after, each of `rows` rows of `width` values, and how many they are.
+    /// Berths of the rank after, each of `rows` rows of `width` values, and how many they are;
+    /// `over` as for [`Backend::berths`].
     ///
     /// # Errors
-    /// Memory that this device does not see and berths of another size, in words.
+    /// Berths that this device does not find and those of another size, in words.
     fn reach(
         &self,
         offer: &Offer,
         rows: usize,
         width: usize,
+        over: Over,
     ) -> Result<(Self::Berths, u32), String> {
-        let _ = (offer, rows, width);
+        let _ = (offer, rows, width, over);
         Err(format!("{} gives its rows to the host alone", self.device()))
     }
-    /// Copies rows `first .. first + rows` of `from` to rows `at ..` of a berth; they are there
-    /// when it returns.
+    /// Copies rows `first .. first + rows` of `from` to rows `at ..` of a berth, before
+    /// [`Backend::send`] of them.
+    ///
+    /// # Errors
+    /// A rank after that has not taken the berth's rows before, in words.
     fn put(
         &self,
         from: &Self::Rows,
         (first, rows): (usize, usize),
         to: &Self::Berths,
         (berth, at): (u32, usize),
-    ) {
+    ) -> Result<(), String> {
         let _ = (from, first, rows, to, berth, at);
         unreachable!("a device without berths");
+    }
+    /// Has the first `values` values of a berth, all of which were put, go on their way. They are
+    /// computed when it returns; it does not wait for the rank after.
+    ///
+    /// # Errors
+    /// A way that is broken, in words.
+    fn send(&self, to: &Self::Berths, berth: u32, values: usize) -> Result<(), String> {
+        let _ = (to, berth, values);
+        unreachable!("a device without berths");
+    }
+    /// Waits until the first `values` values of a berth of this device, which the rank before sent,
+    /// are there.
+    ///
+    /// # Errors
+    /// A rank before that is waited for no more, in words.
+    fn come(&self, own: &Self::Berths, berth: u32, values: usize) -> Result<(), String> {
+        let _ = (own, berth, values);
+        unreachable!("a device without berths");
+    }
+    /// Ends whatever is on its way to berths. Whether nobody can write to them any more, so that
+    /// they may be freed.
+    fn part(&self, berths: &Self::Berths) -> bool {
+        let _ = berths;
+        false
     }
     /// Copies rows `first .. first + rows` of a berth to rows `at ..` of `to`.
     fn fetch(

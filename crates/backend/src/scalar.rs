@@ -13,15 +13,17 @@ use arith::linear::{Groups, linear_share};
 use arith::norm::rms_norm;
 use arith::rope::{Pairing, RopeRows, rotate};
 
-use crate::berths::{self, Offer, Shared};
+use crate::berths::{self, Offer, Over, Shared};
 use crate::{Backend, BackendError, Normed, RowAt, RowMap, Walk};
 
+mod cache;
 mod defect;
 mod planted;
 mod planted_a8;
 mod recurrent;
 mod state;
 
+pub use cache::Kv;
 pub use defect::Defect;
 pub use state::State;
 
@@ -64,38 +66,6 @@ impl Linear {
     fn matrix(&self) -> Matrix<'_> {
         let Self { format, rows, cols, .. } = *self;
         Matrix { format, rows, cols, bytes: &self.bytes }
-    }
-}
-
-/// Keys and values of one layer, `[pages, 64, kv heads * dim]`, as they are read back.
-#[derive(Clone, Debug)]
-pub struct Kv {
-    dtype: KvDtype,
-    heads: Heads,
-    k: Vec<f32>,
-    v: Vec<f32>,
-    /// Keys before rounding, for [`Defect::UnroundedOwnKey`] alone.
-    unrounded: Vec<f32>,
-}
-
-impl Kv {
-    fn width(&self) -> usize {
-        self.heads.kv * self.heads.dim
-    }
-
-    /// Where the row of absolute position `position` begins.
-    fn at(&self, table: &[u32], position: usize) -> usize {
-        let page = table[position / TILE_KEYS] as usize;
-        (page * TILE_KEYS + position % TILE_KEYS) * self.width()
-    }
-
-    /// Rows 0 .. `visible` of one head, contiguous.
-    fn head(&self, values: &[f32], table: &[u32], visible: usize, head: usize) -> Vec<f32> {
-        let from = head * self.heads.dim;
-        (0..visible)
-            .flat_map(|p| &values[self.at(table, p) + from..][..self.heads.dim])
-            .copied()
-            .collect()
     }
 }
 
@@ -168,14 +138,26 @@ impl Backend for Scalar {
         "scalar reference, one thread".into()
     }
 
-    fn berths(&self, count: usize, rows: usize, width: usize) -> Result<(Shared, Offer), String> {
+    fn berths(
+        &self,
+        count: usize,
+        rows: usize,
+        width: usize,
+        _: Over,
+    ) -> Result<(Shared, Offer), String> {
         berths::check(count, rows, width)?;
         let berths = Shared::new(count, rows * width);
         let offer = berths.offer();
         Ok((berths, offer))
     }
 
-    fn reach(&self, offer: &Offer, rows: usize, width: usize) -> Result<(Shared, u32), String> {
+    fn reach(
+        &self,
+        offer: &Offer,
+        rows: usize,
+        width: usize,
+        _: Over,
+    ) -> Result<(Shared, u32), String> {
         let berths = Shared::find(offer, rows * width)?;
         let count = berths.count() as u32;
         Ok((berths, count))
@@ -187,9 +169,18 @@ impl Backend for Scalar {
         (first, rows): (usize, usize),
         to: &Shared,
         (berth, at): (u32, usize),
-    ) {
+    ) -> Result<(), String> {
         let width = from.width;
         to.put(berth, at * width, &from.data[first * width..(first + rows) * width]);
+        Ok(())
+    }
+
+    fn send(&self, to: &Shared, berth: u32, values: usize) -> Result<(), String> {
+        to.send(berth, values)
+    }
+
+    fn come(&self, own: &Shared, berth: u32, values: usize) -> Result<(), String> {
+        own.come(berth, values)
     }
 
     fn fetch(

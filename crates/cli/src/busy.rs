@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arith::base::{Round, StreamId};
-use stage::{Chain, Engine, Input, Offer, Pick, Shapes, SlotState, StageError, Wake};
+use stage::{Chain, Engine, Input, Offer, Over, Pick, Shapes, SlotState, StageError, Wake};
 use wire::plan::Plan;
 
 /// Reads what a [`Busy`] engine has computed, from any thread.
@@ -67,6 +67,9 @@ impl Engine for Busy {
         out: &mut Vec<f32>,
     ) -> Result<(), StageError> {
         self.meter.time(|| self.engine.step(plan, input, out))
+    }
+    fn heed(&mut self, over: Over) {
+        self.engine.heed(over);
     }
     fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
         self.engine.berths(count)

@@ -18,10 +18,7 @@ pub fn exchange(group: &Group, seat: &Seat, through: Through) -> Box<dyn Exchang
     let carrier = match (through, seat) {
         (Through::Nccl, Seat::Cuda(cuda)) => nccl(cuda).map_err(words),
         (Through::Auto | Through::Cards, Seat::Cuda(cuda)) => cards(cuda).map_err(words),
-        (Through::Nccl | Through::Cards, _) => {
-            let way = if through == Through::Nccl { "nccl" } else { "cards" };
-            Err(Some(format!("--exchange {way}: {} is no CUDA card", seat.device())))
-        }
+        (Through::Nccl | Through::Cards, _) => Err(Some(no_card(through, seat))),
         _ => Err(None),
     };
     Box::new(Direct::new(group.seat(), carrier))
@@ -32,12 +29,23 @@ pub fn exchange(group: &Group, seat: &Seat, through: Through) -> Box<dyn Exchang
 pub fn moors(seat: &Seat, through: Through, rank: Rank) -> bool {
     let why = match (through, seat) {
         (Through::Cards, Seat::Cuda(_)) => return true,
-        (Through::Cards, _) => format!("--exchange cards: {} is no CUDA card", seat.device()),
-        (Through::Nccl, Seat::Cuda(_)) => "NCCL is for members of a group".into(),
+        (Through::Nccl, Seat::Cuda(cuda)) => match cuda.mail_by_nccl(None) {
+            Ok(version) => {
+                tracing::info!("rank {rank}: {}: NCCL {version}", seat.device());
+                return true;
+            }
+            Err(error) => error.to_string(),
+        },
+        (Through::Nccl | Through::Cards, _) => no_card(through, seat),
         _ => return false,
     };
     tracing::info!("rank {rank}: rows of the ring go over the link: {why}");
     false
+}
+
+fn no_card(through: Through, seat: &Seat) -> String {
+    let way = if through == Through::Nccl { "nccl" } else { "cards" };
+    format!("--exchange {way}: {} is no CUDA card", seat.device())
 }
 
 fn words(error: CudaError) -> Without {

@@ -12,7 +12,9 @@ compile_error!("the CUDA backend wants a little-endian Unix");
 
 mod attention;
 mod berths;
+mod communicator;
 pub mod compile;
+mod courier;
 pub mod defects;
 mod device;
 pub mod end;
@@ -32,13 +34,14 @@ mod rows;
 pub mod units;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arith::base::Arith;
 use arith::format::{Format, Matrix};
 use arith::linear::Groups;
 use backend::{
-    Backend, BackendError, Gdn, Heads, KvDtype, Offer, Pairing, RopeRows, RowMap, Together, Walk,
+    Backend, BackendError, Gdn, Heads, KvDtype, Offer, Over, Pairing, RopeRows, RowMap, Together,
+    Walk,
 };
 
 pub use attention::{HEAD_DIM_MAX, Kv};
@@ -59,6 +62,8 @@ pub struct Cuda {
     work: Mutex<Work>,
     /// Where the members of a group meet, while they do.
     meeting: Mutex<Option<meet::Meeting>>,
+    /// How rows go to neighbours in a ring and come from them, where not by memory.
+    mail: OnceLock<Arc<courier::Mail>>,
 }
 
 /// What ops need besides their operands; grown at first use, then kept.
@@ -123,8 +128,8 @@ impl Cuda {
             })
         })();
         let work = work.map_err(|error| CudaError::Memory { words: error.to_string() })?;
-        let meeting = Mutex::default();
-        Ok(Self { device, ordinal, arith: Arith::One, work: Mutex::new(work), meeting })
+        let (meeting, mail) = (Mutex::default(), OnceLock::new());
+        Ok(Self { device, ordinal, arith: Arith::One, work: Mutex::new(work), meeting, mail })
     }
 
     /// The same card, computing `arith`.
@@ -329,16 +334,46 @@ impl Backend for Cuda {
         meeting.as_mut().expect("members have met").take(lane, to, rows, together);
     }
 
-    fn berths(&self, count: usize, rows: usize, width: usize) -> Result<(Berths, Offer), String> {
-        Berths::new(self, count, rows, width)
+    fn berths(
+        &self,
+        count: usize,
+        rows: usize,
+        width: usize,
+        over: Over,
+    ) -> Result<(Berths, Offer), String> {
+        Berths::new(self, (count, rows, width), over)
     }
 
-    fn reach(&self, offer: &Offer, rows: usize, width: usize) -> Result<(Berths, u32), String> {
-        Berths::find(self, offer, rows, width)
+    fn reach(
+        &self,
+        offer: &Offer,
+        rows: usize,
+        width: usize,
+        over: Over,
+    ) -> Result<(Berths, u32), String> {
+        Berths::find(self, offer, (rows, width), over)
     }
 
-    fn put(&self, from: &Rows, rows: (usize, usize), to: &Berths, at: (u32, usize)) {
-        to.put(from, rows, at);
+    fn put(
+        &self,
+        from: &Rows,
+        rows: (usize, usize),
+        to: &Berths,
+        at: (u32, usize),
+    ) -> Result<(), String> {
+        to.put(from, rows, at)
+    }
+
+    fn send(&self, to: &Berths, berth: u32, values: usize) -> Result<(), String> {
+        to.send(berth, values)
+    }
+
+    fn come(&self, own: &Berths, berth: u32, values: usize) -> Result<(), String> {
+        own.come(berth, values)
+    }
+
+    fn part(&self, berths: &Berths) -> bool {
+        berths.part()
     }
 
     fn fetch(&self, from: &Berths, berth: u32, rows: (usize, usize), to: &mut Rows, at: usize) {

@@ -107,6 +107,7 @@ library! {
         event_create = "cuEventCreate": (*mut Handle, c_uint),
         event_record = "cuEventRecord": (Handle, Handle),
         event_wait = "cuEventSynchronize": (Handle),
+        event_query = "cuEventQuery": (Handle),
         event_elapsed = "cuEventElapsedTime": (*mut f32, Handle, Handle),
         event_destroy = "cuEventDestroy_v2": (Handle),
         capture_begin = "cuStreamBeginCapture_v2": (Handle, c_uint),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use backend::Together;
 
+use crate::communicator::{Communicator, Move};
 use crate::device::{Buffer, Device, Event, Params, Side};
-use crate::nccl::Communicator;
 use crate::peers::Shelves;
 use crate::rows::Rows;
 use crate::{Cuda, CudaError};
@@ -158,10 +158,16 @@ impl Meeting {
         let done = match way {
             Way::Shelves(shelves) => shelves.carry(side, lane.own, 4 * rows * own.width, *number),
             Way::Nccl(communicator, places) => {
-                let sizes = |member| rows * together.values(member);
-                let came = |member| place_of(places, member, *number);
-                let who = (*index, together.members());
-                communicator.carry(side, lane.own, who, &sizes, &came)
+                let others = (0..together.members()).filter(|peer| peer != index);
+                let moves = others.flat_map(|peer| {
+                    let values = |member| rows * together.values(member);
+                    let came = place_of(places, peer, *number);
+                    [
+                        Move { peer, comes: false, at: lane.own, values: values(*index) },
+                        Move { peer, comes: true, at: came, values: values(peer) },
+                    ]
+                });
+                communicator.pass(&moves.collect::<Vec<_>>(), &|| false)
             }
         };
         side.pass(&lane.came);

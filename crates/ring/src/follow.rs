@@ -82,6 +82,7 @@ impl<J: Join> Follower<J> {
         let mut spans = Spans::new(rank, links.epoch);
         let waker = links.waker.clone();
         engine.watch(Box::new(move || waker.wake()));
+        engine.heed(links.over());
         loop {
             let was_ready = core.is_ready();
             let item = match core.want(start.elapsed()) {
@@ -96,7 +97,7 @@ impl<J: Join> Follower<J> {
                     let (mut values, since) = (links.room(), Instant::now());
                     let berth = engine
                         .step_on(round, &plan, rows.input(), &mut values)
-                        .map_err(|error| RingError::Stage { rank, error })?;
+                        .map_err(|error| links.failed(rank, error))?;
                     links.computed(since.elapsed());
                     if let Rows::Values(rows) = rows {
                         links.give_back(rows);

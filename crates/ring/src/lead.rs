@@ -254,6 +254,7 @@ impl<J: Join> Desk<'_, J> {
         self.leader.driver.wake_through(links.waker.clone());
         let waker = links.waker.clone();
         self.engine.watch(Box::new(move || waker.wake()));
+        self.engine.heed(links.over());
         self.links = Some(links);
         self.computed_before = self.computed;
         self.spans = Spans::new(Rank(0), epoch);
@@ -274,7 +275,6 @@ impl<J: Join> Desk<'_, J> {
     }
 
     fn compute(&mut self, work: &Action) -> Result<(), RingError> {
-        let failed = |error| RingError::Stage { rank: Rank(0), error };
         let (mut values, mut berth) = (Vec::new(), None);
         let done = match work {
             Action::Stage { plan, rows, round } => {
@@ -284,13 +284,14 @@ impl<J: Join> Desk<'_, J> {
             }
             Action::Head { rows, best, .. } => self.engine.best_logits(rows, best, &mut values),
             Action::Draft { jobs, rows } => {
-                let guesses = guess(self.engine, jobs, rows).map_err(failed)?;
+                let guesses = guess(self.engine, jobs, rows)
+                    .map_err(|error| self.links().failed(Rank(0), error))?;
                 self.core.drafted(self.start.elapsed(), guesses);
                 return Ok(());
             }
             other => unreachable!("rank 0's device has no {other:?}"),
         };
-        done.map_err(failed)?;
+        done.map_err(|error| self.links().failed(Rank(0), error))?;
         let held = self.engine.held().to_vec();
         self.core.computed(self.start.elapsed(), Computed { values, berth, held });
         Ok(())

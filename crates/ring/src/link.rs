@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arith::base::{Epoch, Rank, Round};
+use stage::{Over, StageError};
 use wire::beat::Beat;
 use wire::frame::{Frame, Kind};
 use wire::stop::Stop;
@@ -24,6 +25,7 @@ pub mod spare;
 
 pub use error::LinkError;
 
+use crate::error::RingError;
 use crate::inbox::{Inbox, Post};
 use crate::memory;
 use crate::tcp::outlet::Outlet;
@@ -113,9 +115,20 @@ impl Neighbours {
 
     /// Why the epoch is over, once it is.
     pub fn broken(&self) -> Option<LinkError> {
-        match &self.outbound.0.port {
-            Port::Tcp(live, _) => live.failure(),
-            Port::Memory(end) => end.failure(),
+        self.outbound.0.port.failure()
+    }
+
+    /// Asks, from any thread, whether the epoch is over; keeps no link open.
+    pub fn over(&self) -> Over {
+        let handle = Arc::downgrade(&self.outbound.0);
+        Arc::new(move || handle.upgrade().is_none_or(|handle| handle.port.failure().is_some()))
+    }
+
+    /// Why the stage fails: where it waited for a neighbour's device, that of the link.
+    pub(crate) fn failed(&self, rank: Rank, error: StageError) -> RingError {
+        match self.broken() {
+            Some(broken) if matches!(error, StageError::BerthLost { .. }) => broken.into(),
+            _ => RingError::Stage { rank, error },
         }
     }
 
@@ -188,6 +201,13 @@ impl Outbound {
 }
 
 impl Port {
+    fn failure(&self) -> Option<LinkError> {
+        match self {
+            Self::Tcp(live, _) => live.failure(),
+            Self::Memory(end) => end.failure(),
+        }
+    }
+
     fn close(&self) {
         match self {
             Self::Tcp(live, _) => live.close(),
@@ -220,5 +240,28 @@ impl Waker {
 impl fmt::Debug for Waker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Waker")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_device_that_waits_hears_that_the_epoch_is_over_and_keeps_no_link() {
+        let mut ends = memory::ring(2, Epoch(7));
+        let overs = [ends[0].over(), ends[1].over()];
+        let over = || [(overs[0])(), (overs[1])()];
+        let lost = || StageError::BerthLost { berth: 0, reason: String::new() };
+        assert_eq!(over(), [false; 2]);
+        assert!(matches!(ends[0].failed(Rank(0), lost()), RingError::Stage { .. }));
+        drop(ends.pop());
+        assert_eq!(over(), [true; 2]);
+        // The rank that is gone is the cause, of what it kept waiting alone.
+        let error = ends[0].failed(Rank(0), lost());
+        assert!(matches!(error, RingError::Link(LinkError::LinkClosed { rank: Rank(1), .. })));
+        let other = StageError::EmptyShape { what: "luck" };
+        assert!(matches!(ends[0].failed(Rank(0), other), RingError::Stage { .. }));
     }
 }

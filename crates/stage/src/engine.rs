@@ -8,6 +8,7 @@ use wire::plan::Plan;
 
 use crate::StageError;
 
+pub use backend::Over;
 pub use wire::control::{Offer, Shapes};
 pub use wire::slot::SlotState;
 
@@ -91,18 +92,24 @@ pub trait Engine: Send {
     /// Settles, then computes the plan's rows; `out` becomes `rows * hidden` values.
     fn step(&mut self, plan: &Plan, input: Input<'_>, out: &mut Vec<f32>)
     -> Result<(), StageError>;
-    /// Makes `count` **berths** on this rank's device for rows of the agreed rounds, to which the
-    /// device of the rank before may write by itself, and says by what it finds them. They serve
-    /// this epoch and stay until the engine ends. `None` where nobody may be asked, or the reason
-    /// in words.
+    /// Has `over` asked, from any thread, while this engine's device waits for a neighbour's:
+    /// whether the epoch is over. Called before an epoch's [`Engine::berths`] and
+    /// [`Engine::reach`].
+    fn heed(&mut self, over: Over) {
+        drop(over);
+    }
+    /// Makes `count` **berths** on this rank's device for rows of the agreed rounds, which come
+    /// there from the device of the rank before by itself, and says by what it finds them. They
+    /// serve this epoch alone. `None` where nobody may be asked, or the reason in words.
     fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
         let _ = count;
         Ok(None)
     }
-    /// Finds the berths of the rank after, for the rows of this epoch; in words by what way.
+    /// Finds the berths of the rank after, for the rows of this epoch; in words by what way. Waits
+    /// for that rank's device a while where it must.
     ///
     /// # Errors
-    /// Why this rank's device does not see them, in words: rows go over the link.
+    /// Why this rank's device does not find them, in words: rows go over the link.
     fn reach(&mut self, offer: &Offer) -> Result<String, String> {
         let _ = offer;
         Err("this rank's device gives rows to its host alone".into())

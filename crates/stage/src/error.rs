@@ -121,6 +121,14 @@ pub enum StageError {
         /// Which.
         berth: u32,
     },
+    /// Rows on their way between this rank's device and a neighbour's that do not arrive.
+    #[error("BerthLost: berth {berth}: {reason}; the rows come again with the ring")]
+    BerthLost {
+        /// Which.
+        berth: u32,
+        /// What happened to it.
+        reason: String,
+    },
     /// A range that the model does not have.
     #[error("OtherRange: expected layers inside 0..{layers}, found {first}..{end}")]
     OtherRange {

@@ -241,6 +241,8 @@ impl Engine for Fake {
         let mut came = Vec::new();
         if let (Input::Berth(berth), Some(berths)) = (input, &self.berths) {
             came.resize(LABEL_VALUES + plan.rows() * self.config.hidden, 0.0);
+            let lost = |reason| StageError::BerthLost { berth, reason };
+            berths.come(berth, came.len()).map_err(lost)?;
             berths.fetch(berth, 0, &mut came);
             if came[..LABEL_VALUES] != label(round) {
                 return Err(StageError::OtherBerth { berth });
@@ -255,6 +257,8 @@ impl Engine for Fake {
         let berth = (round.0 % berths.count() as u64) as u32;
         berths.put(berth, 0, &label(round));
         berths.put(berth, LABEL_VALUES, out);
+        let lost = |reason| StageError::BerthLost { berth, reason };
+        berths.send(berth, LABEL_VALUES + out.len()).map_err(lost)?;
         out.clear();
         Ok(Some(berth))
     }

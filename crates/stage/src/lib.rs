@@ -15,7 +15,7 @@ mod pass;
 pub mod slots;
 mod stage;
 
-pub use engine::{Chain, Engine, Input, Offer, Pick, Shapes, SlotState, Wake};
+pub use engine::{Chain, Engine, Input, Offer, Over, Pick, Shapes, SlotState, Wake};
 pub use error::StageError;
 pub use exchange::{Exchange, ExchangeError, Member};
 pub use fake::{Fake, FakeConfig};

@@ -16,7 +16,7 @@ use crate::model::{self, Part, Piece, Program, Replay, Share, Sizes, Split};
 use crate::pairs::{self, PAIR_ROWS_MIN};
 use crate::pass::{Out, live_rows, runs};
 use crate::slots::{Effects, KeepEffect, Settled, Slots, WINDOW_ROWS_MAX};
-use crate::{Exchange, Fault, Input, Member, StageError};
+use crate::{Exchange, Fault, Input, Member, Over, StageError};
 
 mod engine;
 mod need;
@@ -80,6 +80,8 @@ pub struct Stage<B> {
     moors: bool,
     /// Berths of the rank after.
     reached: Option<u32>,
+    /// Whether the epoch is over.
+    over: Over,
     #[cfg(any(test, feature = "faults"))]
     plant: crate::fault::Plant,
 }
@@ -172,6 +174,7 @@ impl<B: Backend> Stage<B> {
             scratch: Vec::new(),
             moors: false,
             reached: None,
+            over: Arc::new(|| false),
             #[cfg(any(test, feature = "faults"))]
             plant: crate::fault::Plant::default(),
         })
@@ -232,7 +235,7 @@ impl<B: Backend> Stage<B> {
     }
 
     /// From the next epoch on, has berths for the rank before and puts rows to those of the rank
-    /// after, where their devices see each other's memory.
+    /// after, where their devices find each other.
     pub fn moor(&mut self) {
         self.moors = true;
     }
@@ -346,7 +349,7 @@ impl<B: Backend> Stage<B> {
         for run in &runs {
             let (first, last) = (live[run.start], live[run.end - 1]);
             match out.berth {
-                Some(berth) => self.program.put(run.start, run.len(), berth, first),
+                Some(berth) => self.program.put(run.start, run.len(), berth, first)?,
                 None => {
                     let to = &mut out.rows()[first * hidden..(last + 1) * hidden];
                     self.program.store(run.start, to);

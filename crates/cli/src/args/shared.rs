@@ -58,7 +58,7 @@ pub enum Exchange {
     Tcp,
     /// Memory alone.
     Memory,
-    /// NCCL between CUDA cards, where every member has it; else memory and links.
+    /// NCCL between CUDA cards, of members and of ranks, where all have it; else memory and links.
     Nccl,
 }
 

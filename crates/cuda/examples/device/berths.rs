@@ -1,16 +1,19 @@
-//! Berths on one card: rows that another process, or another stage of this one, puts there.
+//! Berths on one card: rows that another process, or another stage of this one, puts there; and
+//! rows that NCCL carries from one card to another.
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use backend::{Backend, Offer};
+use backend::{Backend, Offer, Over};
 use baton_cuda::{Cuda, CudaError};
 
 const WIDTH: usize = 5_120;
 const ROWS: usize = 2_048;
 const COUNT: usize = 3;
 const RUNS: usize = 20;
+const GIVEN_UP_MS: u64 = 2_000;
 
 fn value(at: usize) -> f32 {
     f32::from_bits((at as u32).wrapping_mul(0x9e37_79b9) & 0x7f7f_ffff)
@@ -20,9 +23,13 @@ fn refused(words: impl ToString) -> CudaError {
     CudaError::Memory { words: words.to_string() }
 }
 
+fn never() -> Over {
+    Arc::new(|| false)
+}
+
 /// Whether every bit came, from this process and from another one; and what copies take.
 pub fn run(cuda: &Arc<Cuda>) -> Result<bool, CudaError> {
-    let (own, offer) = cuda.berths(COUNT, ROWS, WIDTH).map_err(refused)?;
+    let (own, offer) = cuda.berths(COUNT, ROWS, WIDTH, never()).map_err(refused)?;
     let mut came = cuda.rows(ROWS, WIDTH).map_err(refused)?;
     let fetched = |came: &mut _| {
         let mut found = vec![0.0; ROWS * WIDTH];
@@ -33,8 +40,9 @@ pub fn run(cuda: &Arc<Cuda>) -> Result<bool, CudaError> {
     put(cuda, &offer)?;
     let here = fetched(&mut came);
     cuda.upload(&vec![0.0; ROWS * WIDTH], &mut came);
-    let (after, _) = cuda.reach(&offer, ROWS, WIDTH).map_err(refused)?;
-    cuda.put(&came, (0, ROWS), &after, (2, 0));
+    let (after, _) = cuda.reach(&offer, ROWS, WIDTH, never()).map_err(refused)?;
+    cuda.put(&came, (0, ROWS), &after, (2, 0)).map_err(refused)?;
+    cuda.send(&after, 2, ROWS * WIDTH).map_err(refused)?;
     let cleared = !fetched(&mut came);
     let hex: String = offer.iter().map(|byte| format!("{byte:02x}")).collect();
     let program = std::env::current_exe().map_err(refused)?;
@@ -58,15 +66,15 @@ pub fn other(cuda: &Arc<Cuda>, hex: &str) -> Result<bool, CudaError> {
 }
 
 fn put(cuda: &Arc<Cuda>, offer: &Offer) -> Result<(), CudaError> {
-    let (berths, count) = cuda.reach(offer, ROWS, WIDTH).map_err(refused)?;
+    let (berths, count) = cuda.reach(offer, ROWS, WIDTH, never()).map_err(refused)?;
     assert_eq!(count, COUNT as u32, "berths that were offered");
     let mut rows = cuda.rows(ROWS, WIDTH).map_err(refused)?;
     let values: Vec<f32> = (0..ROWS * WIDTH).map(value).collect();
     cuda.upload(&values, &mut rows);
     // In two runs, the second one first.
-    cuda.put(&rows, (700, ROWS - 700), &berths, (2, 700));
-    cuda.put(&rows, (0, 700), &berths, (2, 0));
-    Ok(())
+    cuda.put(&rows, (700, ROWS - 700), &berths, (2, 700)).map_err(refused)?;
+    cuda.put(&rows, (0, 700), &berths, (2, 0)).map_err(refused)?;
+    cuda.send(&berths, 2, ROWS * WIDTH).map_err(refused)
 }
 
 fn times<B: Backend>(
@@ -94,7 +102,10 @@ fn times<B: Backend>(
         cuda.upload(&host, &mut x);
         cuda.download(&x, 0, &mut one);
     });
-    let put = median(&mut || cuda.put(&x, (0, rows), after, (0, 0)));
+    let put = median(&mut || {
+        let put = cuda.put(&x, (0, rows), after, (0, 0));
+        put.and_then(|()| cuda.send(after, 0, rows * WIDTH)).expect("berths by memory");
+    });
     let fetch = median(&mut || {
         cuda.fetch(own, 0, (0, rows), &mut x, 0);
         cuda.download(&x, 0, &mut one);
@@ -104,4 +115,99 @@ fn times<B: Backend>(
          from it {fetch:?}; a row to the host, which is part of both ways in: {nothing:?}"
     );
     Ok(())
+}
+
+/// Rows between two cards by NCCL: every bit of them, a sender that is as far ahead as may be, ends
+/// that are given up on, and two ends on one card, which are refused.
+pub fn carried(open: &dyn Fn(u32) -> Result<Cuda, CudaError>) -> Result<bool, CudaError> {
+    let cards = [Arc::new(open(0)?), Arc::new(open(1)?)];
+    for card in &cards {
+        println!("nccl: {}: {}", card.device(), card.mail_by_nccl(None)?);
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = || -> Over {
+        let over = over.clone();
+        Arc::new(move || over.load(Ordering::Acquire))
+    };
+    let one = cards[0].berths(COUNT, ROWS, WIDTH, is_over()).and_then(|(own, offer)| {
+        let found = cards[0].reach(&offer, ROWS, WIDTH, is_over()).map(drop);
+        cards[0].part(&own);
+        found
+    });
+    println!("nccl: two ends on one card: {one:?}");
+    let (own, offer) = cards[1].berths(COUNT, ROWS, WIDTH, is_over()).map_err(refused)?;
+    let start = Instant::now();
+    let (after, count) = cards[0].reach(&offer, ROWS, WIDTH, is_over()).map_err(refused)?;
+    println!("nccl: {count} berths found in {:?}", start.elapsed());
+    let mut right = one.is_err() && count as usize == COUNT;
+    right &= rounds(&cards, &own, &after).map_err(refused)?;
+    right &= gives_up(&cards, &own, &after, &over).map_err(refused)?;
+    let freed = cards[0].part(&after) && cards[1].part(&own);
+    drop((own, after));
+    cards.iter().for_each(|card| card.wait());
+    let failed = cards.iter().any(|card| card.failure().is_some());
+    println!("nccl: freed {freed}, failed {failed}");
+    Ok(right && freed && !failed)
+}
+
+type Ends = <Cuda as Backend>::Berths;
+
+/// Rounds of one row, of a few and of many, as many on their way as there are berths.
+fn rounds(cards: &[Arc<Cuda>; 2], own: &Ends, after: &Ends) -> Result<bool, String> {
+    let mut from = cards[0].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
+    let mut to = cards[1].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
+    let sizes = [1, 8, ROWS, 3, 700, ROWS, 1];
+    let mut right = true;
+    for (round, ahead) in (0..6).zip([1, COUNT].into_iter().cycle()) {
+        let of = |at: usize| (((round + at) % COUNT) as u32, sizes[(round + at) % sizes.len()]);
+        for at in 0..ahead {
+            let (berth, rows) = of(at);
+            let values: Vec<f32> = (0..rows * WIDTH).map(|i| value(i + 31 * at + round)).collect();
+            cards[0].upload(&values, &mut from);
+            let half = rows / 2;
+            cards[0].put(&from, (half, rows - half), after, (berth, half))?;
+            cards[0].put(&from, (0, half), after, (berth, 0))?;
+            cards[0].send(after, berth, rows * WIDTH)?;
+        }
+        for at in 0..ahead {
+            let (berth, rows) = of(at);
+            cards[1].come(own, berth, rows * WIDTH)?;
+            cards[1].fetch(own, berth, (0, rows), &mut to, 0);
+            let mut found = vec![0.0; rows * WIDTH];
+            cards[1].download(&to, 0, &mut found);
+            let is =
+                |(i, found): (usize, &f32)| found.to_bits() == value(i + 31 * at + round).to_bits();
+            right &= found.iter().enumerate().all(is);
+        }
+    }
+    println!("nccl: {}", if right { "every bit came" } else { "OTHER BITS CAME" });
+    Ok(right)
+}
+
+/// Ends that nobody answers, until the epoch is over: whoever waits ends soon after, and so does
+/// the card.
+fn gives_up(
+    cards: &[Arc<Cuda>; 2],
+    own: &Ends,
+    after: &Ends,
+    over: &AtomicBool,
+) -> Result<bool, String> {
+    let from = cards[0].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
+    let spare = cards[0].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
+    cards[0].put(&from, (0, ROWS), after, (0, 0))?;
+    cards[0].send(after, 0, ROWS * WIDTH)?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            over.store(true, Ordering::Release);
+        });
+        let start = Instant::now();
+        // Its rows have not been taken.
+        let put = cards[0].put(&from, (0, ROWS), after, (0, 0));
+        drop(spare);
+        let ends = [put, cards[1].come(own, 1, WIDTH)];
+        let ms = start.elapsed().as_millis() as u64;
+        println!("nccl: given up after {ms} ms: {ends:?}");
+        Ok(ends.iter().all(Result::is_err) && ms < GIVEN_UP_MS)
+    })
 }

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         ["replay"] => open().map(|cuda| bench::replay(&Arc::new(cuda)).unwrap_or(false)),
         ["meet"] => meet::run(&open_at),
         ["berths"] => open().and_then(|cuda| berths::run(&Arc::new(cuda))),
+        ["berths", "nccl"] => berths::carried(&open_at),
         ["berths", offer] => open().and_then(|cuda| berths::other(&Arc::new(cuda), offer)),
         ["shares", by] => meet::shares(&open_at, by),
         ["layers", size, format, rows] => layers(size, format, rows),
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "device conformance [quick|full [2]] | plain | unified | defects | failure | replay | \
-                 meet | berths | shares memory|nccl | layers SIZE FORMAT ROWS | gaps SIZE FORMAT \
+                 meet | berths [nccl] | shares memory|nccl | layers SIZE FORMAT ROWS | gaps SIZE FORMAT \
                  ROWS | bench TFLOPS [SIZE [PART [2]]] | all TFLOPS"
             );
             return ExitCode::FAILURE;

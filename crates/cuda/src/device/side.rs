@@ -9,6 +9,7 @@ use crate::library::Handle;
 
 /// An event that has no time.
 const NO_TIMING: u32 = 2;
+const NOT_READY: c_int = 600;
 /// To wait for a word that is no less, as differences of integers have it.
 const NO_LESS: u32 = 0;
 
@@ -38,6 +39,11 @@ impl Side {
         })?;
         device.sides().push(stream);
         Ok(Self { device: device.clone(), stream })
+    }
+
+    /// A place in it to wait for.
+    pub(crate) fn event(&self) -> Result<Event, CudaError> {
+        Event::new(&self.device)
     }
 
     /// For a library that launches on it.
@@ -137,6 +143,19 @@ impl Event {
         let code = unsafe { (device.driver.event_create)(&mut event, NO_TIMING) };
         device.call("cuEventCreate", code)?;
         Ok(Self { device: device.clone(), event })
+    }
+
+    /// Whether the card is past the place where this was last passed, if it ever was.
+    ///
+    /// # Errors
+    /// A card that has failed.
+    pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
+        self.device.enter();
+        // SAFETY: an event of this card.
+        match unsafe { (self.device.driver.event_query)(self.event) } {
+            NOT_READY => Ok(false),
+            code => self.device.call("cuEventQuery", code).map(|()| true),
+        }
     }
 
     fn record(&self, stream: Handle) {

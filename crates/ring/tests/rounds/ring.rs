@@ -17,7 +17,9 @@ use baton_ring::lead::{Leader, ModelFacts};
 use baton_ring::link::{LinkError, Neighbours};
 use baton_ring::memory;
 use sched::{Caching, Drafters, Event, Failure, Request};
-use stage::{Chain, Engine, Fake, FakeConfig, Fault, Input, Offer, Pick, SlotState, StageError};
+use stage::{
+    Chain, Engine, Fake, FakeConfig, Fault, Input, Offer, Over, Pick, SlotState, StageError,
+};
 use wire::control::{Describe, Shapes};
 use wire::describe::RowDtype;
 use wire::layout::Layout;
@@ -138,6 +140,8 @@ struct Staged {
     table: Table,
     skipped: Vec<StreamId>,
     history: History,
+    /// Whether the epoch is over, before it is prepared.
+    over: Option<Over>,
 }
 
 impl Staged {
@@ -165,7 +169,13 @@ impl Engine for Staged {
     fn vocab(&self) -> usize {
         self.fake.vocab()
     }
+    fn heed(&mut self, over: Over) {
+        assert!(!over(), "an epoch that begins is not over");
+        self.over = Some(over);
+    }
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
+        // Before, its device may wait for a neighbour's.
+        assert!(self.over.take().is_some(), "nothing says whether this epoch is over");
         self.fake.prepare(shapes)
     }
     fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
@@ -265,7 +275,16 @@ impl Ring {
             let breaks = if rank + 1 == world { twist.breaks.clone() } else { Vec::new() };
             let table = tables[rank as usize].clone();
             let (takes, history) = (slow.map(|slow| slow.round), histories[rank as usize].clone());
-            Staged { fake, takes, breaks, rounds: 0, table, skipped: Vec::new(), history }
+            Staged {
+                fake,
+                takes,
+                breaks,
+                rounds: 0,
+                table,
+                skipped: Vec::new(),
+                history,
+                over: None,
+            }
         };
         for rank in 1..world {
             let (seat, hears) = mpsc::channel();

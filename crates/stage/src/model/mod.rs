@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arith::attention::KvDtype;
 use arith::format::Format;
-use backend::{Backend, BackendError, Offer, RowMap, Walk};
+use backend::{Backend, BackendError, Offer, Over, RowMap, Walk};
 use weights::{Checkpoint, Config};
 
 use crate::{Exchange, ExchangeError, StageError};
@@ -163,22 +163,36 @@ pub trait Program: Send {
     fn load(&mut self, rows: &[f32]);
     /// Reads rows of the residual back, from `first` on.
     fn store(&self, first: usize, rows: &mut [f32]);
-    /// Has `count` berths of `rows` rows for the rank before, and says by what it finds them.
+    /// Has `count` berths of `rows` rows for the rank before, and says by what it finds them; who
+    /// waits for that one asks `over` whether to go on.
     ///
     /// # Errors
     /// Why there are none, in words.
-    fn berths(&mut self, count: usize, rows: usize) -> Result<Offer, String>;
+    fn berths(&mut self, count: usize, rows: usize, over: Over) -> Result<Offer, String>;
     /// Finds the berths of the rank after, each of `rows` rows; how many.
     ///
     /// # Errors
-    /// Why they are not seen, or no such ones, in words.
-    fn reach(&mut self, offer: &Offer, rows: usize) -> Result<u32, String>;
-    /// Forgets the berths of the rank after.
+    /// Why they are not found, or no such ones, in words.
+    fn reach(&mut self, offer: &Offer, rows: usize, over: Over) -> Result<u32, String>;
+    /// Forgets the berths of the rank after, and ends what is on its way to this rank's own.
     fn leave(&mut self);
+    /// Waits for the `rows` rows of a round in a berth of this rank.
+    ///
+    /// # Errors
+    /// Why they do not come.
+    fn come(&mut self, berth: u32, rows: usize) -> Result<(), StageError>;
     /// Sets `rows` rows of the residual from `at` on from rows of a berth from `first` on.
     fn fetch(&mut self, berth: u32, first: usize, rows: usize, at: usize);
     /// Puts `rows` rows of the residual from `first` on to a berth of the rank after, from `at` on.
-    fn put(&self, first: usize, rows: usize, berth: u32, at: usize);
+    ///
+    /// # Errors
+    /// Why the berth is not free.
+    fn put(&self, first: usize, rows: usize, berth: u32, at: usize) -> Result<(), StageError>;
+    /// Has the `rows` rows of a round, which were put to a berth of the rank after, go there.
+    ///
+    /// # Errors
+    /// Why they do not.
+    fn send(&self, berth: u32, rows: usize) -> Result<(), StageError>;
     /// Whether rows that were read back are to be believed: nothing of them came from a member that
     /// was lost on the way.
     fn settled(&mut self) -> Result<(), ExchangeError>;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arith::attention::KvDtype;
 use arith::format::Format;
 use arith::gdn::HeadOrder;
-use backend::{Backend, BackendError, Offer, RowMap};
+use backend::{Backend, BackendError, Offer, Over, RowMap};
 use weights::Checkpoint;
 use weights::config::Mixer as Kind;
 
@@ -137,7 +137,7 @@ impl<B: Backend> Trunk<B> {
             ends,
             mtp: None,
             work: None,
-            berths: Berths::new(),
+            berths: Berths::new(backend.clone()),
             backend,
             division,
             group: Group::new(exchange, part.fault),
@@ -278,16 +278,20 @@ impl<B: Backend> Program for Trunk<B> {
         self.backend.download(&work.lane.residual.x, first, rows);
     }
 
-    fn berths(&mut self, count: usize, rows: usize) -> Result<Offer, String> {
-        self.berths.have(&self.backend, (count, rows, self.division.whole.hidden))
+    fn berths(&mut self, count: usize, rows: usize, over: Over) -> Result<Offer, String> {
+        self.berths.have((count, rows, self.division.whole.hidden), over)
     }
 
-    fn reach(&mut self, offer: &Offer, rows: usize) -> Result<u32, String> {
-        self.berths.reach(&self.backend, offer, (rows, self.division.whole.hidden))
+    fn reach(&mut self, offer: &Offer, rows: usize, over: Over) -> Result<u32, String> {
+        self.berths.reach(offer, (rows, self.division.whole.hidden), over)
     }
 
     fn leave(&mut self) {
         self.berths.leave();
+    }
+
+    fn come(&mut self, berth: u32, rows: usize) -> Result<(), StageError> {
+        self.berths.come(berth, rows * self.division.whole.hidden)
     }
 
     fn fetch(&mut self, berth: u32, first: usize, rows: usize, at: usize) {
@@ -295,10 +299,13 @@ impl<B: Backend> Program for Trunk<B> {
         self.backend.fetch(self.berths.own(), berth, (first, rows), x, at);
     }
 
-    fn put(&self, first: usize, rows: usize, berth: u32, at: usize) {
+    fn put(&self, first: usize, rows: usize, berth: u32, at: usize) -> Result<(), StageError> {
         let work = self.work.as_ref().expect("allocate comes first");
-        let x = &work.lane.residual.x;
-        self.backend.put(x, (first, rows), self.berths.after(), (berth, at));
+        self.berths.put(&work.lane.residual.x, (first, rows), (berth, at))
+    }
+
+    fn send(&self, berth: u32, rows: usize) -> Result<(), StageError> {
+        self.berths.send(berth, rows * self.division.whole.hidden)
     }
 
     fn settled(&mut self) -> Result<(), ExchangeError> {

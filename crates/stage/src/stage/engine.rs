@@ -11,7 +11,7 @@ use crate::model::Sizes;
 use crate::pairs;
 use crate::pass::{Out, pieces};
 use crate::slots::Slots;
-use crate::{Chain, Engine, Input, Offer, Pick, Shapes, SlotState, StageError};
+use crate::{Chain, Engine, Input, Offer, Over, Pick, Shapes, SlotState, StageError};
 
 impl<B: Backend> Stage<B> {
     /// Whether the device still computes: a failed one gives no rows to anybody.
@@ -55,9 +55,13 @@ impl<B: Backend> Engine for Stage<B> {
         self.warm()
     }
 
+    fn heed(&mut self, over: Over) {
+        self.over = over;
+    }
+
     fn berths(&mut self, count: u32) -> Result<Option<Offer>, String> {
-        let rows = self.slots.shapes().round_rows_max as usize;
-        self.moors.then(|| self.program.berths(count as usize, rows)).transpose()
+        let (rows, over) = (self.slots.shapes().round_rows_max as usize, self.over.clone());
+        self.moors.then(|| self.program.berths(count as usize, rows, over)).transpose()
     }
 
     fn reach(&mut self, offer: &Offer) -> Result<String, String> {
@@ -65,7 +69,7 @@ impl<B: Backend> Engine for Stage<B> {
             return Err(format!("{} is not to give rows by itself", self.backend.device()));
         }
         let rows = self.slots.shapes().round_rows_max as usize;
-        self.reached = Some(self.program.reach(offer, rows)?);
+        self.reached = Some(self.program.reach(offer, rows, self.over.clone())?);
         Ok(format!("by {} alone", self.backend.device()))
     }
 
@@ -102,11 +106,17 @@ impl<B: Backend> Engine for Stage<B> {
         let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a round" })?;
         // Cuts are rows of the plan: a tree has others.
         let cuts: &[u32] = if effects.origins.len() == rows { &plan.cuts } else { &[] };
+        if let Input::Berth(berth) = input {
+            self.program.come(berth, rows)?;
+        }
         for piece in pieces(effects.origins.len(), cuts, sizes.rows_max) {
             self.run(&effects, piece, input, (&needs, &mut out))?;
         }
-        if berth.is_none() {
-            out.rows();
+        match berth {
+            Some(berth) => self.program.send(berth, rows)?,
+            None => {
+                out.rows();
+            }
         }
         self.works().map(|()| berth)
     }
