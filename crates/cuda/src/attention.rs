@@ -11,6 +11,7 @@ use backend::{BackendError, RowAt, RowMap};
 use crate::device::{Buffer, Device, Params};
 use crate::fuse;
 use crate::rows::{Rows, blocks};
+use crate::twice::Twice;
 
 /// Most values of a head.
 pub const HEAD_DIM_MAX: usize = 256;
@@ -144,8 +145,7 @@ const WINDOW_QUERIES: usize = 64;
 /// of all tables, the spans of rows that blocks take together, the rows that stand alone with those
 /// of windows behind them, and the windows. Uploaded when it changes.
 pub(crate) struct Map {
-    buffer: Buffer,
-    words: Vec<i32>,
+    words: Twice<Vec<i32>>,
     rows: usize,
     spans: Range<usize>,
     alone: Range<usize>,
@@ -158,10 +158,8 @@ pub(crate) struct Map {
 
 impl Map {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
-        let buffer = Buffer::new(device, "row map", 4096)?;
         Ok(Self {
-            buffer,
-            words: Vec::new(),
+            words: Twice::new(device, "row map")?,
             rows: 0,
             spans: 0..0,
             alone: 0..0,
@@ -172,12 +170,7 @@ impl Map {
     }
 
     /// Makes it this map's, checking every page against the cache.
-    pub(crate) fn take(
-        &mut self,
-        device: &Arc<Device>,
-        map: &RowMap,
-        pages: usize,
-    ) -> Result<(), BackendError> {
+    pub(crate) fn take(&mut self, map: &RowMap, pages: usize) -> Result<(), BackendError> {
         let mut starts = Vec::with_capacity(map.tables.len());
         let mut start = 0;
         for table in &map.tables {
@@ -213,39 +206,33 @@ impl Map {
         if self.clean.is_some() {
             words.extend(clean_tiles(map));
         }
-        if words != self.words {
-            if words.len() * 4 > self.buffer.bytes() {
-                let bytes = (words.len() * 4).next_power_of_two();
-                self.buffer = Buffer::new(device, "row map", bytes as u128)?;
-            }
-            self.buffer.upload(0, &words);
-            self.words = words;
-        }
-        Ok(())
+        self.words.take(&words, 4 * words.len(), |buffer| buffer.upload(0, &words))
     }
 
     /// Keys that the row with the most sees, of those that are listed.
     fn visible_max(&self) -> usize {
-        let listed = self.words[self.listed.clone()].iter();
-        let positions = listed.map(|&row| self.words[self.rows + row as usize]);
+        let words = self.words.key();
+        let listed = words[self.listed.clone()].iter();
+        let positions = listed.map(|&row| words[self.rows + row as usize]);
         positions.map(|p| p as usize + 1).max().unwrap_or(0)
     }
 
     /// As [`Map::visible_max`], of all rows.
     fn visible_most(&self) -> usize {
-        let positions = &self.words[self.rows..2 * self.rows];
+        let positions = &self.words.key()[self.rows..2 * self.rows];
         positions.iter().map(|&p| p as usize + 1).max().unwrap_or(0)
     }
 
     /// Rows of the largest window, 0 if there is none.
     fn window_rows(&self) -> usize {
-        let rows = self.words[self.windows.clone()].chunks(3).map(|window| window[1] as usize);
+        let rows =
+            self.words.key()[self.windows.clone()].chunks(3).map(|window| window[1] as usize);
         rows.max().unwrap_or(0)
     }
 
     /// The address of a word.
     fn word(&self, index: usize) -> u64 {
-        self.buffer.at() + 4 * index as u64
+        self.words.buffer().at() + 4 * index as u64
     }
 
     /// Rows of the round.
@@ -254,7 +241,7 @@ impl Map {
     }
 
     pub(crate) fn cache(&self, kv: &Kv) -> Cache {
-        let (at, rows) = (self.buffer.at(), self.rows as u64);
+        let (at, rows) = (self.words.buffer().at(), self.rows as u64);
         Cache {
             k: kv.k.at(),
             v: kv.v.at(),

@@ -9,6 +9,7 @@ use backend::{BackendError, Gdn, HeadOrder, Walk};
 use crate::device::{Buffer, Device, Params};
 use crate::fuse::{self, Op};
 use crate::rows::{Rows, Vector, blocks, run};
+use crate::twice::Twice;
 
 /// Most taps of a convolution.
 pub const TAPS_MAX: usize = 8;
@@ -107,8 +108,7 @@ unsafe impl Params for Delta {}
 /// A round's walks on the card: four numbers a walk, then the walk of each row. Uploaded when they
 /// change.
 pub(crate) struct Walks {
-    buffer: Buffer,
-    words: Vec<u32>,
+    words: Twice<Vec<u32>>,
     count: usize,
     rows: usize,
     /// Whether every row is in a walk.
@@ -117,35 +117,21 @@ pub(crate) struct Walks {
 
 impl Walks {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
-        let buffer = Buffer::new(device, "walks", 4096)?;
-        Ok(Self { buffer, words: Vec::new(), count: 0, rows: 0, whole: true })
+        Ok(Self { words: Twice::new(device, "walks")?, count: 0, rows: 0, whole: true })
     }
 
     /// Makes them these walks, asserting that none meets another.
-    pub(crate) fn take(
-        &mut self,
-        device: &Arc<Device>,
-        walks: &[Walk],
-        places: usize,
-    ) -> Result<(), BackendError> {
+    pub(crate) fn take(&mut self, walks: &[Walk], places: usize) -> Result<(), BackendError> {
         let mut owners = Owners::default();
         owners.fill(walks, places);
         let words = owners.words(walks);
         self.whole = owners.is_whole();
         (self.count, self.rows) = (walks.len(), owners.end());
-        if words != self.words {
-            if words.len() * 4 > self.buffer.bytes() {
-                let bytes = (words.len() * 4).next_power_of_two();
-                self.buffer = Buffer::new(device, "walks", bytes as u128)?;
-            }
-            self.buffer.upload(0, &words);
-            self.words = words;
-        }
-        Ok(())
+        self.words.take(&words, 4 * words.len(), |buffer| buffer.upload(0, &words))
     }
 
     fn owners(&self) -> u64 {
-        self.buffer.at() + 16 * self.count as u64
+        self.words.buffer().at() + 16 * self.count as u64
     }
 }
 
@@ -175,7 +161,7 @@ pub(crate) fn convolve(
         taps: taps.buffer.at(),
         tails: state.tails.at(),
         walk_of: walks.owners(),
-        walks: walks.buffer.at(),
+        walks: walks.words.buffer().at(),
         out: out.at(),
         channels: channels as i32,
         count: shape.taps as i32,
@@ -220,7 +206,7 @@ pub(crate) fn delta(
         x: x.at(),
         gates: gates.at(),
         s: state.s.at(),
-        walks: walks.buffer.at(),
+        walks: walks.words.buffer().at(),
         out: out.at(),
         keys: shape.keys as i32,
         values: shape.values as i32,

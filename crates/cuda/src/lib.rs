@@ -31,6 +31,7 @@ mod project;
 mod project_a8;
 mod replay;
 mod rows;
+mod twice;
 pub mod units;
 
 use std::path::Path;
@@ -70,8 +71,7 @@ pub struct Cuda {
 struct Work {
     scratch: project::Scratch,
     ids: Buffer,
-    rope: Buffer,
-    rope_rows: RopeRows,
+    rope: twice::Twice<RopeRows>,
     map: attention::Map,
     parts: Option<Buffer>,
     walks: gdn::Walks,
@@ -120,8 +120,7 @@ impl Cuda {
             Ok::<_, BackendError>(Work {
                 scratch: project::Scratch::default(),
                 ids: small("token ids")?,
-                rope: small("angles")?,
-                rope_rows: RopeRows::default(),
+                rope: twice::Twice::new(&device, "angles")?,
                 map: attention::Map::new(&device)?,
                 parts: None,
                 walks: gdn::Walks::new(&device)?,
@@ -420,24 +419,22 @@ impl Backend for Cuda {
 
     fn rope(&self, x: &mut Rows, heads: usize, dim: usize, pairing: Pairing, rope: &RopeRows) {
         let work = &mut *self.work();
-        if *rope != work.rope_rows {
-            put(&self.device, &mut work.rope, "angles", 8 * rope.cos.len());
-            work.rope.upload(0, &rope.cos);
-            work.rope.upload(work.rope.bytes() / 2, &rope.sin);
-            work.rope_rows.clone_from(rope);
-        }
-        rows::rope(&self.device, x, heads, dim, pairing, rope, &work.rope);
+        held(work.rope.take(rope, 8 * rope.cos.len(), |angles| {
+            angles.upload(0, &rope.cos);
+            angles.upload(angles.bytes() / 2, &rope.sin);
+        }));
+        rows::rope(&self.device, x, heads, dim, pairing, rope, work.rope.buffer());
     }
 
     fn kv_write(&self, kv: &mut Kv, k: &Rows, v: &Rows, map: &RowMap) {
         let work = &mut *self.work();
-        held(work.map.take(&self.device, map, kv.pages()));
+        held(work.map.take(map, kv.pages()));
         attention::kv_write(&self.device, kv, k, v, &work.map);
     }
 
     fn attention(&self, q: &Rows, kv: &Kv, map: &RowMap, out: &mut Rows) {
         let work = &mut *self.work();
-        held(work.map.take(&self.device, map, kv.pages()));
+        held(work.map.take(map, kv.pages()));
         let parts = &mut work.parts;
         held(attention::attention(&self.device, q, kv, &work.map, parts, out));
     }
@@ -453,7 +450,7 @@ impl Backend for Cuda {
 
     fn convolve(&self, x: &Rows, taps: &Vector, state: &mut State, walks: &[Walk], out: &mut Rows) {
         let work = &mut *self.work();
-        held(work.walks.take(&self.device, walks, state.places()));
+        held(work.walks.take(walks, state.places()));
         gdn::convolve(&self.device, x, taps, state, &work.walks, out);
     }
 
@@ -471,7 +468,7 @@ impl Backend for Cuda {
 
     fn delta(&self, x: &Rows, gates: &Rows, state: &mut State, walks: &[Walk], out: &mut Rows) {
         let work = &mut *self.work();
-        held(work.walks.take(&self.device, walks, state.places()));
+        held(work.walks.take(walks, state.places()));
         gdn::delta(&self.device, x, gates, state, &work.walks, out);
     }
 

@@ -1,0 +1,102 @@
+//! What ops need besides their operands: on the card it stays until it changes, and two that come in
+//! turn, as the halves of a piece do, lie there both.
+
+use std::sync::Arc;
+
+use backend::BackendError;
+
+use crate::device::{Buffer, Device};
+
+/// Bytes at first.
+const BYTES_MIN: u128 = 4_096;
+
+/// Two places, of which ops read one.
+pub(crate) struct Twice<K> {
+    what: &'static str,
+    buffers: [Buffer; 2],
+    turns: Turns<K>,
+}
+
+/// Which place holds what. What only changes comes to the first: launches that come again find it
+/// at one address.
+#[derive(Default)]
+struct Turns<K> {
+    held: [K; 2],
+    at: usize,
+    /// What the last one to come took the place of.
+    displaced: K,
+}
+
+impl<K: Clone + Default + PartialEq> Turns<K> {
+    /// Has ops read `key` from now on; whether it is to be written first.
+    fn take(&mut self, key: &K) -> bool {
+        if let Some(at) = self.held.iter().position(|held| held == key) {
+            self.at = at;
+            return false;
+        }
+        self.at = usize::from(self.displaced == *key);
+        self.displaced = std::mem::replace(&mut self.held[self.at], key.clone());
+        true
+    }
+}
+
+impl<K: Clone + Default + PartialEq> Twice<K> {
+    pub(crate) fn new(device: &Arc<Device>, what: &'static str) -> Result<Self, BackendError> {
+        let small = || Buffer::new(device, what, BYTES_MIN);
+        Ok(Self { what, buffers: [small()?, small()?], turns: Turns::default() })
+    }
+
+    /// Has ops read `key`, of so many bytes, which `write` puts there where it is not yet.
+    pub(crate) fn take(
+        &mut self,
+        key: &K,
+        bytes: usize,
+        write: impl FnOnce(&Buffer),
+    ) -> Result<(), BackendError> {
+        if !self.turns.take(key) {
+            return Ok(());
+        }
+        let buffer = &mut self.buffers[self.turns.at];
+        if buffer.bytes() < bytes {
+            let device = buffer.device().clone();
+            *buffer = Buffer::new(&device, self.what, bytes.next_power_of_two() as u128)?;
+        }
+        write(buffer);
+        Ok(())
+    }
+
+    /// What ops read.
+    pub(crate) fn key(&self) -> &K {
+        &self.turns.held[self.turns.at]
+    }
+
+    /// Where they read it.
+    pub(crate) fn buffer(&self) -> &Buffer {
+        &self.buffers[self.turns.at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where each lies, and how often one was written.
+    fn run(keys: impl IntoIterator<Item = u32>) -> (Vec<usize>, usize) {
+        let (mut turns, mut writes) = (Turns::default(), 0);
+        let take = |key| {
+            writes += usize::from(turns.take(&key));
+            assert_eq!(turns.held[turns.at], key);
+            turns.at
+        };
+        (keys.into_iter().map(take).collect(), writes)
+    }
+
+    #[test]
+    fn what_takes_turns_is_written_once_and_what_only_changes_stays_at_its_address() {
+        assert_eq!(run([1, 1, 2, 2, 3, 4, 5]), (vec![0; 7], 5));
+        let halves = |piece: u32| [2 * piece, 2 * piece + 1].into_iter().cycle().take(128);
+        let (places, writes) = run((1..4).flat_map(halves).chain(9..12));
+        assert_eq!(writes, 3 * 3 + 3);
+        assert_eq!(places[3 * 128..], [0; 3]);
+    }
+}
