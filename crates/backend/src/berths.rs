@@ -1,7 +1,7 @@
 //! Berths: room for the rows of rounds in flight, which come from another rank's device by itself.
 //!
-//! [`None`] is that of a device which gives rows to its host alone, [`Shared`] that of the stages of
-//! one process, in the host's memory.
+//! [`None`] is that of a device which gives rows to its host alone, [`Shared`] that of the stages
+//! of one process, in the host's memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Berths on a card: memory to which cards of the same machine write, that card itself too, or that
 //! NCCL carries rows to ([`crate::courier`]).
 //!
-//! By memory a copy is all that there is to it, and no card waits for another one: whose berths they
-//! are keeps them as long as anybody may write to them.
+//! By memory a copy is all that there is to it, and no card waits for another one: whose berths
+//! they are keeps them as long as anybody may write to them.
 
 use std::sync::Arc;
 

@@ -85,10 +85,18 @@ impl Communicator {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends what it runs on the card, and whoever waits for it; again and again.
+    /// Whether it was aborted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Ends what it runs on the card, and whoever waits for it; again and again. Where exchanges
+    /// are recorded it returns once those are forgotten.
     pub(crate) fn abort(&self) {
         self.over.store(true, Ordering::Release);
-        if let Some(communicator) = self.at().take() {
+        // Not locked meanwhile: who forgets them may have to hear first that it is over.
+        let taken = self.at().take();
+        if let Some(communicator) = taken {
             self.side.handle();
             // SAFETY: a communicator that is not used again.
             unsafe { (self.library.calls.abort)(communicator) };
@@ -135,7 +143,7 @@ impl Communicator {
         call: &'static str,
         over: &dyn Fn() -> bool,
     ) -> Result<(), CudaError> {
-        let over = || self.over.load(Ordering::Acquire) || over();
+        let over = || self.is_over() || over();
         let settled = look(&over, || Ok(self.state(call)? != IN_PROGRESS))?;
         if settled { Ok(()) } else { Err(failed(call, "given up".into())) }
     }

@@ -229,8 +229,12 @@ impl Device {
     /// after that: the first failure is kept for who asks, and nothing more is launched.
     fn must(&self, call: &str, code: c_int) {
         if code != 0 {
-            let _ = self.failed.set(format!("{call}: {}", self.words(code)));
+            self.fail(format!("{call}: {}", self.words(code)));
         }
+    }
+
+    fn fail(&self, words: String) {
+        let _ = self.failed.set(words);
     }
 
     /// Whether a call has failed.

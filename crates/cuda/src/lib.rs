@@ -12,6 +12,7 @@ compile_error!("the CUDA backend wants a little-endian Unix");
 
 mod attention;
 mod berths;
+mod carried;
 mod communicator;
 pub mod compile;
 mod courier;
@@ -228,6 +229,10 @@ impl Cuda {
 
     pub(crate) fn set_meeting(&self, meeting: Option<meet::Meeting>) {
         *self.meeting() = meeting;
+    }
+
+    pub(crate) fn end_meeting(&self) {
+        self.meeting().iter_mut().for_each(|meeting| meeting.end());
     }
 
     /// What went wrong in the meeting, if there is one.

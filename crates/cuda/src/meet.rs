@@ -1,14 +1,14 @@
 //! What the members of a group give each other goes from card to card, and no call waits for it:
 //! few values by a kernel that writes into the others' memory and looks for theirs in its own, so
 //! that it can be one of a graph's; many by copies on a side stream, under what the card computes
-//! meanwhile, or by NCCL there.
+//! meanwhile, or by NCCL there ([`crate::carried`]).
 
 use std::sync::Arc;
 
 use backend::Together;
 
-use crate::communicator::{Communicator, Move};
-use crate::device::{Buffer, Device, Event, Params, Side};
+use crate::carried::Carried;
+use crate::device::{Device, Event, Params, Side};
 use crate::peers::Shelves;
 use crate::rows::Rows;
 use crate::{Cuda, CudaError};
@@ -87,7 +87,7 @@ pub(crate) fn many_values(members: usize) -> usize {
 /// By what many values go.
 pub(crate) enum Way {
     Shelves(Arc<Shelves>),
-    Nccl(Arc<Communicator>, Vec<Buffer>),
+    Nccl(Carried),
 }
 
 /// A member's end of an epoch's meetings.
@@ -131,6 +131,13 @@ impl Meeting {
         Ok(Self { device, index, side, way, lanes, number: 0, trouble: None })
     }
 
+    /// Ends what others are waited for, where that takes more than being told to.
+    pub(crate) fn end(&mut self) {
+        if let Way::Nccl(carried) = &mut self.way {
+            carried.end();
+        }
+    }
+
     /// What went wrong since the members met.
     pub(crate) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
@@ -151,23 +158,15 @@ impl Meeting {
             return;
         }
         self.number = self.number.wrapping_add(1);
-        let Self { side, way, lanes, number, index, .. } = self;
+        let Self { side, way, lanes, number, .. } = self;
         let lane = &mut lanes[lane];
         lane.number = *number;
         side.follow(&lane.gone);
         let done = match way {
             Way::Shelves(shelves) => shelves.carry(side, lane.own, 4 * rows * own.width, *number),
-            Way::Nccl(communicator, places) => {
-                let others = (0..together.members()).filter(|peer| peer != index);
-                let moves = others.flat_map(|peer| {
-                    let values = |member| rows * together.values(member);
-                    let came = place_of(places, peer, *number);
-                    [
-                        Move { peer, comes: false, at: lane.own, values: values(*index) },
-                        Move { peer, comes: true, at: came, values: values(peer) },
-                    ]
-                });
-                communicator.pass(&moves.collect::<Vec<_>>(), &|| false)
+            Way::Nccl(carried) => {
+                let values = (0..together.members()).map(|member| rows * together.values(member));
+                carried.give(lane.own, *number, &values.collect::<Vec<_>>())
             }
         };
         side.pass(&lane.came);
@@ -207,7 +206,7 @@ impl Meeting {
             meet.came[member] = match way {
                 Way::Shelves(shelves) if few => shelves.lines(member),
                 Way::Shelves(shelves) => shelves.place(member, lane.number),
-                Way::Nccl(_, places) => place_of(places, member, lane.number),
+                Way::Nccl(carried) => carried.place(member, lane.number),
             };
         }
         let values = rows * together.values(*index).max(if meet.runs > 0 { to.width } else { 0 });
@@ -238,9 +237,4 @@ fn runs_of(together: Together<'_>, meet: &mut Meet) {
             meet.runs += 1;
         }
     }
-}
-
-/// Where many values of a member come for NCCL.
-fn place_of(places: &[Buffer], member: usize, number: u32) -> u64 {
-    places[member].at() + (number as usize % PLACES * 4 * many_values(places.len())) as u64
 }

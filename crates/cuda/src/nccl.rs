@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use crate::carried::{Carried, Unrecorded};
 use crate::communicator::{self, Communicator};
-use crate::device::{Buffer, Side};
+use crate::device::Side;
 use crate::end::{End, Offer, Stopper};
 use crate::library::Nccl as Library;
-use crate::meet::{Meeting, PLACES, Way, many_values};
+use crate::meet::{Meeting, Way};
 use crate::{Cuda, CudaError};
 
 /// The library, and one member's end of a communicator on a card.
@@ -16,6 +17,7 @@ pub struct Nccl {
     library: Arc<Library>,
     side: Arc<Side>,
     communicator: Option<Arc<Communicator>>,
+    unrecorded: Unrecorded,
 }
 
 impl Nccl {
@@ -26,7 +28,8 @@ impl Nccl {
     pub fn open(cuda: &Arc<Cuda>, path: Option<&str>) -> Result<Self, CudaError> {
         let library = Arc::new(Library::open(path)?);
         let side = Arc::new(Side::new(&cuda.device)?);
-        Ok(Self { cuda: cuda.clone(), library, side, communicator: None })
+        let (communicator, unrecorded) = (None, Unrecorded::default());
+        Ok(Self { cuda: cuda.clone(), library, side, communicator, unrecorded })
     }
 
     /// Its version: `2.29.3`.
@@ -39,9 +42,14 @@ impl End for Nccl {
     /// The first member's counts.
     ///
     /// # Errors
-    /// The library's words.
+    /// The library's words; one by which exchanges can't be recorded, as that turned out before:
+    /// members that record and others do not meet.
     fn offer(&mut self, _: usize) -> Result<Offer, CudaError> {
         self.leave();
+        if let Some(why) = self.unrecorded.get() {
+            let words = format!("exchanges can't be recorded here: {why}");
+            return Err(CudaError::Nccl { call: "cuStreamBeginCapture", words });
+        }
         communicator::draw(&self.library)
     }
 
@@ -57,14 +65,10 @@ impl End for Nccl {
         self.communicator = Some(made.clone());
         let met = begun.and_then(|()| made.settle("ncclCommInitRankConfig", over));
         let meeting = met.and_then(|()| {
-            let bytes = (PLACES * 4 * many_values(offers.len())) as u128;
-            let place = |member| {
-                let bytes = if member == index { 0 } else { bytes };
-                Buffer::new(&self.cuda.device, "what other members give", bytes).map_err(memory)
-            };
-            let places = (0..offers.len()).map(place).collect::<Result<_, _>>()?;
+            let ends = (made, side.clone());
+            let carried = Carried::new(&self.cuda.device, ends, who, self.unrecorded.clone())?;
             self.cuda.wait();
-            Meeting::new(&self.cuda, &self.side, Way::Nccl(made, places), index)
+            Meeting::new(&self.cuda, side, Way::Nccl(carried), index)
         });
         match meeting {
             Ok(meeting) => self.cuda.set_meeting(Some(meeting)),
@@ -88,6 +92,7 @@ impl End for Nccl {
     /// Aborts the communicator, if there is one: what it runs on the card ends.
     fn leave(&mut self) {
         if let Some(communicator) = self.communicator.take() {
+            self.cuda.end_meeting();
             communicator.abort();
             self.cuda.wait();
             self.cuda.set_meeting(None);
@@ -99,10 +104,6 @@ impl Drop for Nccl {
     fn drop(&mut self) {
         self.leave();
     }
-}
-
-fn memory(error: backend::BackendError) -> CudaError {
-    CudaError::Memory { words: error.to_string() }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What ops need besides their operands: on the card it stays until it changes, and two that come in
-//! turn, as the halves of a piece do, lie there both.
+//! What ops need besides their operands: on the card it stays until it changes, and two that come
+//! in turn, as the halves of a piece do, lie there both.
 
 use std::sync::Arc;
 

@@ -124,90 +124,107 @@ pub fn carried(open: &dyn Fn(u32) -> Result<Cuda, CudaError>) -> Result<bool, Cu
     for card in &cards {
         println!("nccl: {}: {}", card.device(), card.mail_by_nccl(None)?);
     }
-    let over = Arc::new(AtomicBool::new(false));
-    let is_over = || -> Over {
-        let over = over.clone();
-        Arc::new(move || over.load(Ordering::Acquire))
-    };
-    let one = cards[0].berths(COUNT, ROWS, WIDTH, is_over()).and_then(|(own, offer)| {
-        let found = cards[0].reach(&offer, ROWS, WIDTH, is_over()).map(drop);
-        cards[0].part(&own);
-        found
-    });
+    let one = Pair::new([&cards[0], &cards[0]]).map(drop);
     println!("nccl: two ends on one card: {one:?}");
-    let (own, offer) = cards[1].berths(COUNT, ROWS, WIDTH, is_over()).map_err(refused)?;
-    let start = Instant::now();
-    let (after, count) = cards[0].reach(&offer, ROWS, WIDTH, is_over()).map_err(refused)?;
-    println!("nccl: {count} berths found in {:?}", start.elapsed());
-    let mut right = one.is_err() && count as usize == COUNT;
-    right &= rounds(&cards, &own, &after).map_err(refused)?;
-    right &= gives_up(&cards, &own, &after, &over).map_err(refused)?;
-    let freed = cards[0].part(&after) && cards[1].part(&own);
-    drop((own, after));
-    cards.iter().for_each(|card| card.wait());
-    let failed = cards.iter().any(|card| card.failure().is_some());
-    println!("nccl: freed {freed}, failed {failed}");
-    Ok(right && freed && !failed)
-}
-
-type Ends = <Cuda as Backend>::Berths;
-
-/// Rounds of one row, of a few and of many, as many on their way as there are berths.
-fn rounds(cards: &[Arc<Cuda>; 2], own: &Ends, after: &Ends) -> Result<bool, String> {
-    let mut from = cards[0].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
-    let mut to = cards[1].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
-    let sizes = [1, 8, ROWS, 3, 700, ROWS, 1];
-    let mut right = true;
-    for (round, ahead) in (0..6).zip([1, COUNT].into_iter().cycle()) {
-        let of = |at: usize| (((round + at) % COUNT) as u32, sizes[(round + at) % sizes.len()]);
-        for at in 0..ahead {
-            let (berth, rows) = of(at);
-            let values: Vec<f32> = (0..rows * WIDTH).map(|i| value(i + 31 * at + round)).collect();
-            cards[0].upload(&values, &mut from);
-            let half = rows / 2;
-            cards[0].put(&from, (half, rows - half), after, (berth, half))?;
-            cards[0].put(&from, (0, half), after, (berth, 0))?;
-            cards[0].send(after, berth, rows * WIDTH)?;
-        }
-        for at in 0..ahead {
-            let (berth, rows) = of(at);
-            cards[1].come(own, berth, rows * WIDTH)?;
-            cards[1].fetch(own, berth, (0, rows), &mut to, 0);
-            let mut found = vec![0.0; rows * WIDTH];
-            cards[1].download(&to, 0, &mut found);
-            let is =
-                |(i, found): (usize, &f32)| found.to_bits() == value(i + 31 * at + round).to_bits();
-            right &= found.iter().enumerate().all(is);
-        }
-    }
-    println!("nccl: {}", if right { "every bit came" } else { "OTHER BITS CAME" });
-    Ok(right)
-}
-
-/// Ends that nobody answers, until the epoch is over: whoever waits ends soon after, and so does
-/// the card.
-fn gives_up(
-    cards: &[Arc<Cuda>; 2],
-    own: &Ends,
-    after: &Ends,
-    over: &AtomicBool,
-) -> Result<bool, String> {
-    let from = cards[0].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
-    let spare = cards[0].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
-    cards[0].put(&from, (0, ROWS), after, (0, 0))?;
-    cards[0].send(after, 0, ROWS * WIDTH)?;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(300));
-            over.store(true, Ordering::Release);
-        });
+    let mut right = one.is_err();
+    for receives in [false, true] {
         let start = Instant::now();
-        // Its rows have not been taken.
-        let put = cards[0].put(&from, (0, ROWS), after, (0, 0));
-        drop(spare);
-        let ends = [put, cards[1].come(own, 1, WIDTH)];
-        let ms = start.elapsed().as_millis() as u64;
-        println!("nccl: given up after {ms} ms: {ends:?}");
-        Ok(ends.iter().all(Result::is_err) && ms < GIVEN_UP_MS)
-    })
+        let pair = Pair::new([&cards[0], &cards[1]]).map_err(refused)?;
+        println!("nccl: found in {:?}", start.elapsed());
+        right &= pair.rounds().map_err(refused)?;
+        right &= pair.gives_up(receives).map_err(refused)?;
+        right &= cards[0].part(&pair.after) && cards[1].part(&pair.own);
+    }
+    let failed = cards.iter().any(|card| {
+        card.wait();
+        card.failure().is_some()
+    });
+    println!("nccl: failed {failed}");
+    Ok(right && !failed)
+}
+
+/// A rank's berths as it has them and as the rank before does, in one epoch.
+struct Pair<'a> {
+    cards: [&'a Arc<Cuda>; 2],
+    own: <Cuda as Backend>::Berths,
+    after: <Cuda as Backend>::Berths,
+    over: Arc<AtomicBool>,
+}
+
+impl<'a> Pair<'a> {
+    fn new(cards: [&'a Arc<Cuda>; 2]) -> Result<Self, String> {
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = || -> Over {
+            let over = over.clone();
+            Arc::new(move || over.load(Ordering::Acquire))
+        };
+        let (own, offer) = cards[1].berths(COUNT, ROWS, WIDTH, is_over())?;
+        let (after, count) = cards[0].reach(&offer, ROWS, WIDTH, is_over())?;
+        assert_eq!(count, COUNT as u32, "berths that were offered");
+        Ok(Self { cards, own, after, over })
+    }
+
+    /// Rounds of one row, of a few and of many, as many on their way as there are berths.
+    fn rounds(&self) -> Result<bool, String> {
+        let Self { cards, own, after, .. } = self;
+        let mut from = cards[0].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
+        let mut to = cards[1].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
+        let sizes = [1, 8, ROWS, 3, 700, ROWS, 1];
+        let mut right = true;
+        for (round, ahead) in (0..6).zip([1, COUNT].into_iter().cycle()) {
+            let of = |at: usize| (((round + at) % COUNT) as u32, sizes[(round + at) % sizes.len()]);
+            for at in 0..ahead {
+                let (berth, rows) = of(at);
+                let values: Vec<f32> =
+                    (0..rows * WIDTH).map(|i| value(i + 31 * at + round)).collect();
+                cards[0].upload(&values, &mut from);
+                let half = rows / 2;
+                cards[0].put(&from, (half, rows - half), after, (berth, half))?;
+                cards[0].put(&from, (0, half), after, (berth, 0))?;
+                cards[0].send(after, berth, rows * WIDTH)?;
+            }
+            for at in 0..ahead {
+                let (berth, rows) = of(at);
+                cards[1].come(own, berth, rows * WIDTH)?;
+                cards[1].fetch(own, berth, (0, rows), &mut to, 0);
+                let mut found = vec![0.0; rows * WIDTH];
+                cards[1].download(&to, 0, &mut found);
+                let is = |(i, found): (usize, &f32)| {
+                    found.to_bits() == value(i + 31 * at + round).to_bits()
+                };
+                right &= found.iter().enumerate().all(is);
+            }
+        }
+        println!("nccl: {}", if right { "every bit came" } else { "OTHER BITS CAME" });
+        Ok(right)
+    }
+
+    /// An end that nobody answers, until the epoch is over: whoever waits ends soon after, and so does
+    /// the card, of which memory may be freed meanwhile.
+    fn gives_up(&self, receives: bool) -> Result<bool, String> {
+        let Self { cards, own, after, over } = self;
+        let card = cards[usize::from(receives)];
+        let [from, spare] = [card.rows(ROWS, WIDTH), card.rows(ROWS, WIDTH)];
+        let from = from.map_err(|error| error.to_string())?;
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                over.store(true, Ordering::Release);
+            });
+            let start = Instant::now();
+            let ended = match receives {
+                true => card.come(own, 1, WIDTH),
+                false => (0..=COUNT).try_for_each(|berth| {
+                    let berth = (berth % COUNT) as u32;
+                    // The first one's rows have not been taken when it is the first one's turn again.
+                    card.put(&from, (0, ROWS), after, (berth, 0))?;
+                    card.send(after, berth, ROWS * WIDTH)
+                }),
+            };
+            drop(spare);
+            (ended, start.elapsed().as_millis() as u64)
+        });
+        println!("nccl: given up after {} ms: {:?}", ended.1, ended.0);
+        Ok(ended.0.is_err() && (250..GIVEN_UP_MS).contains(&ended.1))
+    }
 }

@@ -39,7 +39,8 @@ fn main() -> ExitCode {
         ["defects"] => defects(),
         ["failure"] => failure(),
         ["replay"] => open().map(|cuda| bench::replay(&Arc::new(cuda)).unwrap_or(false)),
-        ["meet"] => meet::run(&open_at),
+        ["meet"] => meet::run(&open_at, true),
+        ["meet", "bits"] => meet::run(&open_at, false),
         ["berths"] => open().and_then(|cuda| berths::run(&Arc::new(cuda))),
         ["berths", "nccl"] => berths::carried(&open_at),
         ["berths", offer] => open().and_then(|cuda| berths::other(&Arc::new(cuda), offer)),
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "device conformance [quick|full [2]] | plain | unified | defects | failure | replay | \
-                 meet | berths [nccl] | shares memory|nccl | layers SIZE FORMAT ROWS | gaps SIZE FORMAT \
+                 meet [bits] | berths [nccl] | shares memory|nccl | layers SIZE FORMAT ROWS | gaps SIZE FORMAT \
                  ROWS | bench TFLOPS [SIZE [PART [2]]] | all TFLOPS"
             );
             return ExitCode::FAILURE;

@@ -4,8 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::Device;
+use crate::CudaError;
 use crate::library::Handle;
 use crate::replay::Replays;
+
+/// Whatever other threads ask of other streams meanwhile.
+const RELAXED: u32 = 2;
 
 impl Device {
     pub(super) fn replays(&self) -> MutexGuard<'_, Replays> {
@@ -32,26 +36,27 @@ impl Device {
 
     /// Launches a recorded stretch.
     pub(crate) fn replay(&self, exec: &Exec) {
-        self.replayed.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: an executable graph of this device, whose operands were asked for just now or are
-        // the caller's.
-        let code = unsafe { (self.driver.graph_launch)(exec.0, self.stream) };
-        self.must("cuGraphLaunch", code);
+        // Its operands were asked for just now, or are the caller's.
+        if let Err(error) = exec.launch(self, self.stream) {
+            self.fail(error.to_string());
+        }
     }
 
     /// Records what `work` submits; none where the driver won't.
     pub(crate) fn recorded(&self, work: impl FnOnce()) -> Option<Exec> {
-        let [mut graph, mut exec] = [std::ptr::null_mut(); 2];
-        let driver = &self.driver;
-        // SAFETY: the stream is captured by this thread alone; the graph is destroyed once it has
-        // been made executable.
-        unsafe {
-            self.must("cuStreamBeginCapture", (driver.capture_begin)(self.stream, 2));
+        let asked = || {
             work();
-            self.must("cuStreamEndCapture", (driver.capture_end)(self.stream, &mut graph));
-            let made = (driver.graph_instantiate)(&mut exec, graph, 0) == 0;
-            (driver.graph_destroy)(graph);
-            made.then_some(Exec(exec))
+            Ok(())
+        };
+        match Exec::of(self, self.stream, asked) {
+            Err(CudaError::Call {
+                call: call @ ("cuStreamBeginCapture" | "cuStreamEndCapture"),
+                words,
+            }) => {
+                self.fail(format!("{call}: {words}"));
+                None
+            }
+            made => made.ok(),
         }
     }
 
@@ -59,8 +64,7 @@ impl Device {
     pub(crate) fn forget(&self, exec: Exec) {
         // It may still run.
         self.finish();
-        // SAFETY: a graph that is not used again.
-        unsafe { (self.driver.graph_exec_destroy)(exec.0) };
+        exec.destroy(self);
     }
 
     /// Seconds on the card between the start and the end of what `work` launches.
@@ -99,6 +103,49 @@ impl Device {
 
 /// An executable graph.
 pub(crate) struct Exec(Handle);
+
+// SAFETY: a handle of the driver, which any thread may use once its context is the current one.
+unsafe impl Send for Exec {}
+
+impl Exec {
+    /// Records what `work` asks of a stream that nobody else uses meanwhile, from whichever thread.
+    pub(super) fn of(
+        device: &Device,
+        stream: Handle,
+        work: impl FnOnce() -> Result<(), CudaError>,
+    ) -> Result<Self, CudaError> {
+        let [mut graph, mut exec] = [std::ptr::null_mut(); 2];
+        let driver = &device.driver;
+        // SAFETY: the graph is destroyed once it has been made executable, or was not.
+        unsafe {
+            let begun = (driver.capture_begin)(stream, RELAXED);
+            device.call("cuStreamBeginCapture", begun)?;
+            let asked = work();
+            let ended = (driver.capture_end)(stream, &mut graph);
+            let made = asked.and_then(|()| {
+                device.call("cuStreamEndCapture", ended)?;
+                let code = (driver.graph_instantiate)(&mut exec, graph, 0);
+                device.call("cuGraphInstantiate", code).map(|()| Self(exec))
+            });
+            if !graph.is_null() {
+                (driver.graph_destroy)(graph);
+            }
+            made
+        }
+    }
+
+    pub(super) fn launch(&self, device: &Device, stream: Handle) -> Result<(), CudaError> {
+        device.replayed.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: an executable graph of this device, whose memory is the caller's to keep.
+        let code = unsafe { (device.driver.graph_launch)(self.0, stream) };
+        device.call("cuGraphLaunch", code)
+    }
+
+    pub(super) fn destroy(self, device: &Device) {
+        // SAFETY: a graph that is not used again.
+        unsafe { (device.driver.graph_exec_destroy)(self.0) };
+    }
+}
 
 /// Launches that are launched as one.
 pub struct Graph {

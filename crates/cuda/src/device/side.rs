@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::{Buffer, Device, NON_BLOCKING};
+use super::{Buffer, Device, Exec, NON_BLOCKING};
 use crate::CudaError;
 use crate::library::Handle;
 
@@ -106,6 +106,30 @@ impl Side {
             (self.device.driver.fill_words)(buffer.at() + at as u64, word, count, self.stream)
         };
         self.device.must("cuMemsetD32Async", code);
+    }
+
+    /// Records what `work` asks of this stream, so that it can be asked for again as one.
+    ///
+    /// # Errors
+    /// `work`'s, or the driver's where it does not record that.
+    pub(crate) fn recorded(
+        &self,
+        work: impl FnOnce() -> Result<(), CudaError>,
+    ) -> Result<Exec, CudaError> {
+        self.device.enter();
+        Exec::of(&self.device, self.stream, work)
+    }
+
+    /// Asks for what was recorded.
+    pub(crate) fn replay(&self, exec: &Exec) -> Result<(), CudaError> {
+        self.device.enter();
+        exec.launch(&self.device, self.stream)
+    }
+
+    /// Forgets what was recorded, which does not run any more.
+    pub(crate) fn forget(&self, exec: Exec) {
+        self.device.enter();
+        exec.destroy(&self.device);
     }
 
     /// Waits until all that was asked for here is done.

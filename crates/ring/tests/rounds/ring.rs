@@ -275,16 +275,8 @@ impl Ring {
             let breaks = if rank + 1 == world { twist.breaks.clone() } else { Vec::new() };
             let table = tables[rank as usize].clone();
             let (takes, history) = (slow.map(|slow| slow.round), histories[rank as usize].clone());
-            Staged {
-                fake,
-                takes,
-                breaks,
-                rounds: 0,
-                table,
-                skipped: Vec::new(),
-                history,
-                over: None,
-            }
+            let (rounds, skipped, over) = (0, Vec::new(), None);
+            Staged { fake, takes, breaks, rounds, table, skipped, history, over }
         };
         for rank in 1..world {
             let (seat, hears) = mpsc::channel();
