@@ -145,7 +145,7 @@ pub struct Shared {
     /// What the members of a group exchange through: cards' own memory where all are on cards,
     /// memory where they are on the leader's machine and links elsewhere; links alone, memory
     /// alone, or NCCL between cards. With `cards` also rows of a ring pass from card to card,
-    /// between ranks whose cards see each other's memory.
+    /// between ranks whose cards see each other's memory; with `nccl` between cards of any two.
     #[arg(long, value_enum, default_value = "auto")]
     pub exchange: Exchange,
     /// Memory of each rank for prompts that others may begin with; 0 keeps none [default: KV that
