@@ -199,8 +199,8 @@ impl<'a> Pair<'a> {
         Ok(right)
     }
 
-    /// An end that nobody answers, until the epoch is over: whoever waits ends soon after, and so does
-    /// the card, of which memory may be freed meanwhile.
+    /// An end that nobody answers, until the epoch is over: whoever waits ends soon after, and so
+    /// does the card, of which memory may be freed meanwhile.
     fn gives_up(&self, receives: bool) -> Result<bool, String> {
         let Self { cards, own, after, over } = self;
         let card = cards[usize::from(receives)];
@@ -216,7 +216,7 @@ impl<'a> Pair<'a> {
                 true => card.come(own, 1, WIDTH),
                 false => (0..=COUNT).try_for_each(|berth| {
                     let berth = (berth % COUNT) as u32;
-                    // The first one's rows have not been taken when it is the first one's turn again.
+                    // The first one's rows have not been taken when its turn comes again.
                     card.put(&from, (0, ROWS), after, (berth, 0))?;
                     card.send(after, berth, ROWS * WIDTH)
                 }),
