@@ -66,16 +66,20 @@ struct Meet {
 // SAFETY: as kernels/meet.cu declares it.
 unsafe impl Params for Meet {}
 
-/// Whether as many rows can go at once.
+/// Whether as many rows can go at once. Nobody would wait for a member that gives nothing: others
+/// could be two meetings ahead of it and write where it still reads.
 pub(crate) fn fits(rows: usize, together: Together<'_>) -> bool {
     let runs = match together {
         Together::Nodes { members, .. } if !members.is_power_of_two() => return false,
         Together::Nodes { .. } => 0,
         Together::Pieces { members, .. } => members.iter().map(Vec::len).sum(),
     };
-    let most = (0..together.members()).map(|member| together.values(member)).max();
     let members = together.members();
-    runs <= RUNS_MAX && members <= MEMBERS_MAX && rows * most.unwrap_or(0) <= many_values(members)
+    if runs > RUNS_MAX || members > MEMBERS_MAX {
+        return false;
+    }
+    let mut values = (0..members).map(|member| rows * together.values(member));
+    values.all(|values| (1..=many_values(members)).contains(&values))
 }
 
 /// Most values of one of so many members that go at once: of two, 2,048 rows of a large model, and
@@ -236,5 +240,20 @@ fn runs_of(together: Together<'_>, meet: &mut Meet) {
             first += run.len() as i32;
             meet.runs += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_go_where_every_member_has_some_and_not_too_many() {
+        let may = |cut, width| {
+            let members = &[0..cut, cut..width].map(|run| std::iter::once(run).collect());
+            fits(1, Together::Pieces { width, members })
+        };
+        assert!(may(1, 2) && may(MANY_VALUES, MANY_VALUES + 1));
+        assert!(!may(0, 2) && !may(2, 2) && !may(MANY_VALUES + 1, MANY_VALUES + 2));
     }
 }
