@@ -1,9 +1,11 @@
 //! A block at work: whose turn it is.
 
+use std::time::Duration;
+
 use super::LANES;
 use super::barrier::Barriers;
 use super::bulk::Phases;
-use super::fault::Fault;
+use super::fault::{Fault, What};
 use super::options::{Options, Order};
 use super::switch::switch;
 use super::thread::{Thread, Waits};
@@ -144,6 +146,16 @@ impl Block {
                 switch(&raw mut (*thread).stack, (*block).outside);
             }
         }
+    }
+
+    /// Has the first of the threads that look end the block: what it looks for does not come.
+    pub(super) fn gives_up(&mut self, after: Duration) {
+        let found = self.looks.iter().enumerate().find(|(_, looks)| **looks != 0);
+        let index = found.map_or(0, |(warp, looks)| warp * LANES + looks.trailing_zeros() as usize);
+        let thread = self.threads.wrapping_add(index);
+        // SAFETY: one of the block's threads, which live.
+        let fault = unsafe { Fault::at(thread, (*thread).line, What::Looked(after.as_secs())) };
+        self.fault.get_or_insert(fault);
     }
 
     /// Lets a thread run again.

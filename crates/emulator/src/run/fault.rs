@@ -76,7 +76,7 @@ impl Fault {
             }
             What::NotWhole => "multiplies with a warp that is not whole".into(),
             What::Looked(seconds) => {
-                format!("and the others have looked for {seconds} s for what does not come")
+                format!("has looked for {seconds} s for what does not come")
             }
             What::Unknown(code) => format!("has an unknown fault, {code}"),
         };

@@ -8,7 +8,7 @@ use super::arena::Arena;
 use super::block::{Block, Rest};
 use super::calls::{CALLS, whole};
 use super::copies::Copies;
-use super::fault::{Fault, What, watch};
+use super::fault::watch;
 use super::options::{Options, Order};
 use super::switch::{FRAME_BYTES, begin};
 use super::thread::{Thread, Waits};
@@ -119,10 +119,7 @@ fn in_turns(arena: &mut Arena, threads: usize) -> Result<(), String> {
             since = Instant::now();
         } else if since.elapsed() > LOOK {
             let block = &mut arena.blocks[left[0]];
-            // SAFETY: the block's threads live.
-            let fault =
-                unsafe { Fault::at(block.threads, 0, What::Looked(since.elapsed().as_secs())) };
-            block.fault = Some(fault);
+            block.gives_up(since.elapsed());
             return Err(told(block));
         }
         idle = if left.len() < before { 0 } else { idle + 1 };
