@@ -1,6 +1,6 @@
 //! Tests and measures a card: `device conformance [quick|full] [2]`, the arithmetic's number last,
-//! `device plain`, `device unified`, `device defects`, `device failure`, `device replay`, of two
-//! cards `device meet` and `device shares memory|nccl`, and `device bench TFLOPS [SIZE
+//! `device plain`, `device unified`, `device defects [NAME]`, `device failure`, `device replay`, of
+//! two cards `device meet [bits]` and `device shares memory|nccl`, and `device bench TFLOPS [SIZE
 //! [decode|steps|prompt [2]]]`, with the rate of a bf16 matrix product of the vendor's library;
 //! `device layers SIZE mlx|q4_k ROWS` shows a profiler four layers, `device gaps`, as it, says for
 //! how much of a replayed step nothing runs. `device all TFLOPS` is a report of one card: every
@@ -13,15 +13,17 @@ mod gaps;
 mod meet;
 mod model;
 
+use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use arith::base::Arith;
 use backend::Backend;
 use backend::conformance::{self, Level, PARTS, Report};
-use baton_cuda::defects::DEFECTS;
+use baton_cuda::defects::{DEFECTS, Defect};
 use baton_cuda::{Cuda, CudaError};
 
 use crate::gaps::Tracer;
@@ -36,7 +38,8 @@ fn main() -> ExitCode {
         ["conformance", "full", "2"] => linears(Level::Full),
         ["plain"] => plain(),
         ["unified"] => unified(),
-        ["defects"] => defects(),
+        ["defects"] => defects(""),
+        ["defects", of] => defects(of),
         ["failure"] => failure(),
         ["replay"] => open().map(|cuda| bench::replay(&Arc::new(cuda)).unwrap_or(false)),
         ["meet"] => meet::run(&open_at, true),
@@ -54,9 +57,9 @@ fn main() -> ExitCode {
         ["bench", rate, size, part, "2"] => measure(rate, size, part, Arith::Two),
         _ => {
             eprintln!(
-                "device conformance [quick|full [2]] | plain | unified | defects | failure | replay | \
-                 meet [bits] | berths [nccl] | shares memory|nccl | layers SIZE FORMAT ROWS | gaps SIZE FORMAT \
-                 ROWS | bench TFLOPS [SIZE [PART [2]]] | all TFLOPS"
+                "device conformance [quick|full [2]] | plain | unified | defects [NAME] | failure \
+                 | replay | meet [bits] | berths [nccl] | shares memory|nccl | layers SIZE FORMAT \
+                 ROWS | gaps SIZE FORMAT ROWS | bench TFLOPS [SIZE [PART [2]]] | all TFLOPS"
             );
             return ExitCode::FAILURE;
         }
@@ -128,7 +131,7 @@ fn all(rate: &str) -> Result<bool, CudaError> {
         linears(Level::Quick)?,
         plain()?,
         unified()?,
-        defects()?,
+        defects("")?,
         bench::replay(&Arc::new(open()?)).unwrap_or(false),
         measure(rate, "all", "all", Arith::One)?,
         measure(rate, "27B", "steps", Arith::Two)?,
@@ -207,26 +210,34 @@ fn failure() -> Result<bool, CudaError> {
     Ok(before.is_none() && after.is_some_and(|words| words.contains("must be started")) && refused)
 }
 
-/// Every planted defect must turn the suite red, by values: a card that fails catches nothing.
-fn defects() -> Result<bool, CudaError> {
-    let found: Vec<bool> = std::thread::scope(|scope| {
-        let jobs: Vec<_> = DEFECTS
-            .iter()
-            .map(|defect| {
-                scope.spawn(move || {
-                    let cuda = Cuda::with_defect(0, Some(Path::new(CACHE)), defect)?;
-                    let cuda = cuda.in_arith(defect.arith());
-                    let report = conformance::run_to_failure(&cuda, Level::Quick);
-                    println!("{}: {report}", defect.name);
-                    let failure = cuda.failure();
-                    failure.iter().for_each(|error| println!("{}: {error}", defect.name));
-                    Ok::<_, CudaError>(report.failed > 0 && failure.is_none())
-                })
-            })
-            .collect();
-        jobs.into_iter().map(|job| job.join().unwrap_or(Ok(false))).collect::<Result<_, _>>()
+/// Every planted defect whose name holds `of` must turn the suite red; as many are tried at once as
+/// there are processors.
+fn defects(of: &str) -> Result<bool, CudaError> {
+    let all: Vec<&Defect> = DEFECTS.iter().filter(|defect| defect.name.contains(of)).collect();
+    let jobs = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let next = AtomicUsize::new(0);
+    let caught_of_some = || {
+        let mut caught = 0;
+        while let Some(defect) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            caught += usize::from(is_caught(defect)?);
+        }
+        Ok::<_, CudaError>(caught)
+    };
+    let caught: usize = std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..jobs).map(|_| scope.spawn(caught_of_some)).collect();
+        jobs.into_iter().map(|job| job.join().unwrap_or(Ok(0))).sum::<Result<_, _>>()
     })?;
-    let caught = found.iter().filter(|&&found| found).count();
-    println!("defects: {caught} of {} caught", DEFECTS.len());
-    Ok(caught == DEFECTS.len())
+    println!("defects: {caught} of {} caught", all.len());
+    Ok(caught == all.len() && caught > 0)
+}
+
+/// Whether the suite is red of a defect, by values: a card that fails catches nothing.
+fn is_caught(defect: &Defect) -> Result<bool, CudaError> {
+    let start = Instant::now();
+    let cuda = Cuda::with_defect(0, Some(Path::new(CACHE)), defect)?.in_arith(defect.arith());
+    let report = conformance::run_to_failure(&cuda, Level::Quick);
+    println!("{}: {report} ({:.1} s)", defect.name, start.elapsed().as_secs_f64());
+    let failure = cuda.failure();
+    failure.iter().for_each(|error| println!("{}: {error}", defect.name));
+    Ok(report.failed > 0 && failure.is_none())
 }
