@@ -198,12 +198,13 @@ fn where_one_member_lacks_it_or_is_refused_links_carry_all() {
 #[test]
 fn a_member_that_dies_has_the_others_devices_wait_for_nobody() {
     let (groups, hub) = (joined(3), Arc::new(Hub::default()));
-    let (dying, waits) = (groups[2].clone(), hub.clone());
+    let (dying, waits, met) = (groups[2].clone(), hub.clone(), Arc::new(Barrier::new(3)));
     let ends = each(
         &groups,
         |index| Ok(Box::new(End::new(&hub, index))),
         move |index, exchange| {
             assert_eq!(meets(index, exchange), Ok((true, true)));
+            met.wait();
             if index == 2 {
                 thread::sleep(Duration::from_millis(100));
                 dying.shutdown();
@@ -312,9 +313,11 @@ fn what_the_library_says_ends_the_epoch_by_its_member() {
         let trouble = (index == 1).then(|| "unhandled system error".to_owned());
         Ok(Box::new(End { trouble, ..End::new(&hub, index) }))
     };
-    let waits = hub.clone();
+    let (waits, met) = (hub.clone(), Arc::new(Barrier::new(2)));
     let ends = each(&groups, breaks, move |index, exchange| {
         assert_eq!(exchange.is_direct(), Ok(true));
+        // What ends the epoch before both have heard that they met ends that, too.
+        met.wait();
         exchange.passed(1, 1)?;
         if index == 0 {
             waits.download(0);
