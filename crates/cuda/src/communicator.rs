@@ -111,28 +111,32 @@ impl Communicator {
         };
         let (library, stream) = (&self.library, self.side.handle());
         let calls = &library.calls;
-        // SAFETY: no arguments.
-        check(library, "ncclGroupStart", unsafe { (calls.group_start)() })?;
-        for &Move { peer, comes, at, values } in moves {
-            let peer = peer as c_int;
+        let start = || {
+            // SAFETY: no arguments.
+            check(library, "ncclGroupStart", unsafe { (calls.group_start)() })
+        };
+        let ask = |&Move { peer, comes, at, values }: &Move| {
+            let (peer, at) = (peer as c_int, at as *mut c_void);
             // SAFETY: as many words of the card's memory, which stay until the stream is past them.
             let (call, code) = unsafe {
-                let to = at as *mut c_void;
                 match comes {
                     true => {
-                        let code = (calls.receive)(to, values, WORD, peer, communicator, stream);
+                        let code = (calls.receive)(at, values, WORD, peer, communicator, stream);
                         ("ncclRecv", code)
                     }
                     false => {
-                        let code = (calls.send)(to, values, WORD, peer, communicator, stream);
+                        let code = (calls.send)(at, values, WORD, peer, communicator, stream);
                         ("ncclSend", code)
                     }
                 }
             };
-            check(library, call, code)?;
-        }
-        // SAFETY: the group that was started.
-        check(library, "ncclGroupEnd", unsafe { (calls.group_end)() })?;
+            check(library, call, code)
+        };
+        let end = || {
+            // SAFETY: the group that was started.
+            check(library, "ncclGroupEnd", unsafe { (calls.group_end)() })
+        };
+        grouped(start, || moves.iter().try_for_each(ask), end)?;
         drop(at);
         self.settle("ncclGroupEnd", over)
     }
@@ -196,6 +200,19 @@ pub(crate) fn look(
     Ok(false)
 }
 
+/// Asks within a group of the library's, which ends whatever was answered: one that stays open
+/// takes in all that this thread asks for later, and launches none of it.
+fn grouped<E>(
+    start: impl FnOnce() -> Result<(), E>,
+    ask: impl FnOnce() -> Result<(), E>,
+    end: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
+    start()?;
+    let asked = ask();
+    let ended = end();
+    asked.and(ended)
+}
+
 pub(crate) fn failed(call: &'static str, words: String) -> CudaError {
     CudaError::Nccl { call, words }
 }
@@ -242,6 +259,29 @@ mod tests {
         let over = || looks.get() > 100;
         assert!(!look(&over, || Ok(looks.replace(looks.get() + 1) > LOOKS)).unwrap());
         assert!(look(&|| false, || Err(failed("ncclRecv", "no".into()))).is_err());
+    }
+
+    #[test]
+    fn a_group_ends_also_where_a_part_of_it_is_refused() {
+        for (asked, ended, expected) in [
+            (Ok(()), Ok(()), Ok(())),
+            (Err("asked"), Ok(()), Err("asked")),
+            (Ok(()), Err("ended"), Err("ended")),
+            (Err("asked"), Err("ended"), Err("asked")),
+        ] {
+            let open = Cell::new(0);
+            let start = || {
+                open.set(open.get() + 1);
+                Ok(())
+            };
+            let end = || {
+                open.set(open.get() - 1);
+                ended
+            };
+            assert_eq!((grouped(start, || asked, end), open.get()), (expected, 0));
+        }
+        let never = || -> Result<(), &str> { unreachable!("no group was started") };
+        assert_eq!(grouped(|| Err("start"), never, never), Err("start"));
     }
 
     #[test]
