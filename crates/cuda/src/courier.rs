@@ -23,7 +23,7 @@ use crate::end::Offer;
 use crate::library::Nccl as Library;
 use crate::{Cuda, CudaError};
 
-/// How long the rank after may take to greet.
+/// How long the rank after may take to greet, and either one once both have found each other.
 const GREETING_MS_MAX: u64 = 20_000;
 /// How long rows may take that both ends have asked for.
 const ROWS_MS_MAX: u64 = 10_000;
@@ -97,7 +97,7 @@ struct Line {
     /// The other end, of two.
     peer: usize,
     /// Whether both have greeted.
-    met: OnceLock<Result<(), String>>,
+    met: OnceLock<Result<(), CudaError>>,
     ended: AtomicBool,
 }
 
@@ -245,10 +245,13 @@ impl Line {
         move || self.is_over() || start.elapsed() > Duration::from_millis(ms_max)
     }
 
-    /// Greets the other end, until the epoch is over or `late`.
+    /// Greets the other end, which may come until the epoch is over or `late`, and is not waited
+    /// for long once it is there: whatever is freed on this card waits for the greeting too.
     fn greet(&self, late: &dyn Fn() -> bool) -> Result<(), CudaError> {
         let (over, peer) = (|| self.is_over() || late(), self.peer);
         self.communicator.settle("ncclCommInitRankConfig", &over)?;
+        let soon = self.patience(GREETING_MS_MAX);
+        let over = || soon() || late();
         let (at, theirs) = (self.greetings.at(), size_of::<Greeting>() as u64);
         let moves = [
             Move { peer, comes: false, at, values: GREETING },
@@ -259,7 +262,7 @@ impl Line {
         self.side.pass(&came);
         match self.is_done(&came, "ncclRecv", &over)? {
             true => Ok(()),
-            false => Err(failed("ncclRecv", "the rank after did not greet".into())),
+            false => Err(failed("ncclRecv", self.silent())),
         }
     }
 
@@ -301,17 +304,23 @@ impl Line {
     /// Waits until the keeper has greeted: the other end has, since it sends rows.
     fn wait_met(&self) -> Result<(), CudaError> {
         look(&self.patience(ROWS_MS_MAX), || Ok(self.met.get().is_some()))?;
-        match self.met.get() {
-            Some(Ok(())) => Ok(()),
-            Some(Err(words)) => Err(failed("ncclRecv", words.clone())),
-            None => Err(failed("ncclRecv", "the rank before did not greet".into())),
-        }
+        self.met.get().cloned().unwrap_or_else(|| Err(failed("ncclRecv", self.silent())))
+    }
+
+    fn silent(&self) -> String {
+        let who = if self.peer == 0 { "after" } else { "before" };
+        format!("the rank {who} did not greet")
     }
 
     /// The keeper's work.
     fn keep(&self, greets: bool) {
         if greets {
-            let _ = self.met.set(self.greet(&|| false).map_err(|error| error.to_string()));
+            let met = self.greet(&|| false);
+            if met.is_err() {
+                // What it asked for would wait on the card as long as the ring lives.
+                self.communicator.abort();
+            }
+            let _ = self.met.set(met);
         }
         while !self.is_over() {
             std::thread::park_timeout(LOOK);

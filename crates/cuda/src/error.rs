@@ -1,7 +1,7 @@
 //! Why a card can't be used.
 
 /// What keeps a CUDA device from computing.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
     /// No driver on this machine.

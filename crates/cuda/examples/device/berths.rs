@@ -4,16 +4,21 @@
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use backend::{Backend, Offer, Over};
 use baton_cuda::{Cuda, CudaError};
+
+use crate::stranger::Stranger;
 
 const WIDTH: usize = 5_120;
 const ROWS: usize = 2_048;
 const COUNT: usize = 3;
 const RUNS: usize = 20;
 const GIVEN_UP_MS: u64 = 2_000;
+/// Longer than an end waits for the greeting of one that has come.
+const FREED_MS_MAX: u64 = 25_000;
 
 fn value(at: usize) -> f32 {
     f32::from_bits((at as u32).wrapping_mul(0x9e37_79b9) & 0x7f7f_ffff)
@@ -135,12 +140,42 @@ pub fn carried(open: &dyn Fn(u32) -> Result<Cuda, CudaError>) -> Result<bool, Cu
         right &= pair.gives_up(receives).map_err(refused)?;
         right &= cards[0].part(&pair.after) && cards[1].part(&pair.own);
     }
+    right &= silent([&cards[0], &cards[1]]).map_err(refused)?;
     let failed = cards.iter().any(|card| {
         card.wait();
         card.failure().is_some()
     });
     println!("nccl: failed {failed}");
     Ok(right && !failed)
+}
+
+/// A rank before that comes and never greets: memory of this rank's card is freed after a while all
+/// the same, in the midst of the epoch.
+fn silent(cards: [&Arc<Cuda>; 2]) -> Result<bool, String> {
+    let over = Arc::new(AtomicBool::new(false));
+    let (is_over, ends) = (over.clone(), over);
+    let is_over: Over = Arc::new(move || is_over.load(Ordering::Acquire));
+    let (own, offer) = cards[1].berths(COUNT, ROWS, WIDTH, is_over)?;
+    let spare = cards[1].rows(ROWS, WIDTH).map_err(|error| error.to_string())?;
+    cards[0].wait();
+    let stranger = Stranger::join(&offer)?;
+    // Long enough for this rank to greet.
+    std::thread::sleep(Duration::from_millis(500));
+    let (freed, waits) = mpsc::channel::<()>();
+    let took = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _ = waits.recv_timeout(Duration::from_millis(FREED_MS_MAX));
+            ends.store(true, Ordering::Release);
+        });
+        let start = Instant::now();
+        drop((spare, freed));
+        start.elapsed().as_millis() as u64
+    });
+    let came = cards[1].come(&own, 0, WIDTH);
+    println!("nccl: not greeted: memory freed after {took} ms; {came:?}");
+    drop(stranger);
+    let named = came.is_err_and(|words| words.contains("the rank before did not greet"));
+    Ok(named && took < FREED_MS_MAX && cards[1].part(&own))
 }
 
 /// A rank's berths as it has them and as the rank before does, in one epoch.

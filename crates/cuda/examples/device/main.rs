@@ -12,6 +12,7 @@ mod berths;
 mod gaps;
 mod meet;
 mod model;
+mod stranger;
 
 use std::num::NonZero;
 use std::path::Path;
