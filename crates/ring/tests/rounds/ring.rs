@@ -170,7 +170,6 @@ impl Engine for Staged {
         self.fake.vocab()
     }
     fn heed(&mut self, over: Over) {
-        assert!(!over(), "an epoch that begins is not over");
         self.over = Some(over);
     }
     fn prepare(&mut self, shapes: &Shapes) -> Result<(), StageError> {
