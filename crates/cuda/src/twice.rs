@@ -28,15 +28,19 @@ struct Turns<K> {
 }
 
 impl<K: Clone + Default + PartialEq> Turns<K> {
-    /// Has ops read `key` from now on; whether it is to be written first.
-    fn take(&mut self, key: &K) -> bool {
+    /// Has ops read `key` from now on, which `write` puts to a place where it is not yet.
+    fn take<E>(&mut self, key: &K, write: impl FnOnce(usize) -> Result<(), E>) -> Result<(), E> {
         if let Some(at) = self.held.iter().position(|held| held == key) {
             self.at = at;
-            return false;
+            return Ok(());
         }
         self.at = usize::from(self.displaced == *key);
-        self.displaced = std::mem::replace(&mut self.held[self.at], key.clone());
-        true
+        // Nothing lies there until all of it does.
+        let displaced = std::mem::take(&mut self.held[self.at]);
+        write(self.at)?;
+        self.held[self.at] = key.clone();
+        self.displaced = displaced;
+        Ok(())
     }
 }
 
@@ -53,16 +57,16 @@ impl<K: Clone + Default + PartialEq> Twice<K> {
         bytes: usize,
         write: impl FnOnce(&Buffer),
     ) -> Result<(), BackendError> {
-        if !self.turns.take(key) {
-            return Ok(());
-        }
-        let buffer = &mut self.buffers[self.turns.at];
-        if buffer.bytes() < bytes {
-            let device = buffer.device().clone();
-            *buffer = Buffer::new(&device, self.what, bytes.next_power_of_two() as u128)?;
-        }
-        write(buffer);
-        Ok(())
+        let Self { what, buffers, turns } = self;
+        turns.take(key, |at| {
+            let buffer = &mut buffers[at];
+            if buffer.bytes() < bytes {
+                let device = buffer.device().clone();
+                *buffer = Buffer::new(&device, what, bytes.next_power_of_two() as u128)?;
+            }
+            write(buffer);
+            Ok(())
+        })
     }
 
     /// What ops read.
@@ -84,7 +88,11 @@ mod tests {
     fn run(keys: impl IntoIterator<Item = u32>) -> (Vec<usize>, usize) {
         let (mut turns, mut writes) = (Turns::default(), 0);
         let take = |key| {
-            writes += usize::from(turns.take(&key));
+            let write = |_| {
+                writes += 1;
+                Ok::<_, ()>(())
+            };
+            assert_eq!(turns.take(&key, write), Ok(()));
             assert_eq!(turns.held[turns.at], key);
             turns.at
         };
@@ -98,5 +106,20 @@ mod tests {
         let (places, writes) = run((1..4).flat_map(halves).chain(9..12));
         assert_eq!(writes, 3 * 3 + 3);
         assert_eq!(places[3 * 128..], [0; 3]);
+    }
+
+    #[test]
+    fn what_found_no_room_is_written_when_it_comes_again() {
+        let mut turns = Turns::default();
+        assert_eq!(turns.take(&1, |_| Ok::<_, &str>(())), Ok(()));
+        assert_eq!(turns.take(&2, |_| Err("no room")), Err("no room"));
+        for key in [2, 1] {
+            let mut writes = 0;
+            let write = |_| {
+                writes += 1;
+                Ok::<_, &str>(())
+            };
+            assert_eq!((turns.take(&key, write), writes), (Ok(()), 1), "{key}");
+        }
     }
 }
