@@ -148,8 +148,16 @@ impl Communicator {
         over: &dyn Fn() -> bool,
     ) -> Result<(), CudaError> {
         let over = || self.is_over() || over();
-        let settled = look(&over, || Ok(self.state(call)? != IN_PROGRESS))?;
+        let settled = look(&over, || self.is_settled(call))?;
         if settled { Ok(()) } else { Err(failed(call, "given up".into())) }
+    }
+
+    /// Whether what was called is under way.
+    ///
+    /// # Errors
+    /// As [`Communicator::state`].
+    pub(crate) fn is_settled(&self, call: &'static str) -> Result<bool, CudaError> {
+        Ok(self.state(call)? != IN_PROGRESS)
     }
 
     /// What the library says of the last `call`.

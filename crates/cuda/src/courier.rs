@@ -29,6 +29,8 @@ const GREETING_MS_MAX: u64 = 20_000;
 const ROWS_MS_MAX: u64 = 10_000;
 /// How often a thread looks whether the epoch is over.
 const LOOK: Duration = Duration::from_millis(50);
+/// What finds the other end.
+const FINDS: &str = "ncclCommInitRankConfig";
 /// Words of a greeting.
 const GREETING: usize = 8;
 
@@ -245,35 +247,43 @@ impl Line {
         move || self.is_over() || start.elapsed() > Duration::from_millis(ms_max)
     }
 
-    /// Greets the other end, which may come until the epoch is over or `late`, and is not waited
-    /// for long once it is there: whatever is freed on this card waits for the greeting too.
-    fn greet(&self, late: &dyn Fn() -> bool) -> Result<(), CudaError> {
-        let (over, peer) = (|| self.is_over() || late(), self.peer);
-        self.communicator.settle("ncclCommInitRankConfig", &over)?;
-        let soon = self.patience(GREETING_MS_MAX);
-        let over = || soon() || late();
-        let (at, theirs) = (self.greetings.at(), size_of::<Greeting>() as u64);
+    /// Greets the other end, which was found, until `over`.
+    fn greet(&self, over: &dyn Fn() -> bool) -> Result<(), CudaError> {
+        let (peer, at, theirs) = (self.peer, self.greetings.at(), size_of::<Greeting>() as u64);
         let moves = [
             Move { peer, comes: false, at, values: GREETING },
             Move { peer, comes: true, at: at + theirs, values: GREETING },
         ];
-        self.communicator.pass(&moves, &over)?;
+        self.communicator.pass(&moves, over)?;
         let came = self.side.event()?;
         self.side.pass(&came);
-        match self.is_done(&came, "ncclRecv", &over)? {
+        match self.is_done(&came, "ncclRecv", over)? {
             true => Ok(()),
             false => Err(failed("ncclRecv", self.silent())),
         }
     }
 
-    /// The same with a limit, past which nobody tries again.
+    /// Finds the rank after and greets it, up to a limit past which nobody tries again.
     fn greet_soon(&self) -> Result<(), CudaError> {
         let late = self.patience(GREETING_MS_MAX);
-        self.greet(&late).inspect_err(|_| {
+        let found = self.communicator.settle(FINDS, &late);
+        found.and_then(|()| self.greet(&late)).inspect_err(|_| {
             if late() && !self.is_over() {
                 let _ = self.mail.spoilt.set(format!("no greeting came in {GREETING_MS_MAX} ms"));
             }
         })
+    }
+
+    /// Greets the rank before once it comes, which it may never do. One that is there is not waited
+    /// for long: whatever is freed on this card waits for the greeting too.
+    fn greet_late(&self) -> Result<(), CudaError> {
+        while !self.communicator.is_settled(FINDS)? {
+            if self.is_over() {
+                return Err(failed(FINDS, "the epoch is over".into()));
+            }
+            std::thread::park_timeout(LOOK);
+        }
+        self.greet(&self.patience(GREETING_MS_MAX))
     }
 
     fn is_done(
@@ -290,12 +300,15 @@ impl Line {
 
     /// Waits for rows.
     fn wait(&self, event: &Event, call: &'static str) -> Result<(), CudaError> {
-        if self.is_done(event, call, &self.patience(ROWS_MS_MAX))? {
+        let done = self.is_done(event, call, &self.patience(ROWS_MS_MAX));
+        if let Ok(true) = done {
             return Ok(());
         }
+        // Whether its keeper has aborted the communicator by now or not.
         if self.is_over() {
             return Err(failed(call, "the epoch is over".into()));
         }
+        done?;
         let words = format!("rows were on their way for {ROWS_MS_MAX} ms");
         let _ = self.mail.spoilt.set(words.clone());
         Err(failed(call, words))
@@ -315,7 +328,7 @@ impl Line {
     /// The keeper's work.
     fn keep(&self, greets: bool) {
         if greets {
-            let met = self.greet(&|| false);
+            let met = self.greet_late();
             if met.is_err() {
                 // What it asked for would wait on the card as long as the ring lives.
                 self.communicator.abort();
