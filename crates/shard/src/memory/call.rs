@@ -87,6 +87,8 @@ mod tests {
     use crate::Times;
     use crate::epoch::Watch;
 
+    const STALLED: Duration = Duration::from_secs(2);
+
     /// Both members' ends of a memory, and their epochs.
     fn two() -> [(Memory, Arc<Epoch>); 2] {
         let members = [0, 1].map(|index| Member { index, count: 2 });
@@ -96,7 +98,8 @@ mod tests {
             memory.set_here(vec![true; 2]);
             memory
         });
-        let epoch = |member| Epoch::new(1, member, Times::default(), Watch::default());
+        let times = Times { stalled: STALLED, ..Times::default() };
+        let epoch = |member| Epoch::new(1, member, times, Watch::default());
         let [first, second] = both;
         [(first, epoch(members[0])), (second, epoch(members[1]))]
     }
@@ -146,6 +149,22 @@ mod tests {
         let (most, found) = (PIECE_BYTES_MAX, PIECE_BYTES_MAX + 1);
         let expected = format!("member 0: TooLarge: call 1: at most {most} bytes, found {found}");
         assert_eq!(long, expected);
+    }
+
+    #[test]
+    fn a_member_that_takes_no_calls_is_named_in_time() {
+        let [(leader, called), (_member, _at)] = two();
+        // All that a ring holds: there is no room for the next one.
+        let fits = vec![7; 8 * (RING_WORDS - HEAD_WORDS)];
+        leader.call(&called, 1, 1, &fits).unwrap();
+        let since = Instant::now();
+        let error = leader.call(&called, 1, 2, b"").unwrap_err().to_string();
+        let took = since.elapsed();
+        let ms = STALLED.as_millis();
+        let expected = format!("Stalled: it beats, and gave and took nothing for {ms} ms");
+        assert_eq!(error, format!("member 1: {expected}"));
+        assert!((STALLED..5 * STALLED).contains(&took), "{took:?}");
+        assert_eq!(called.lost().unwrap().to_string(), error);
     }
 
     #[test]
