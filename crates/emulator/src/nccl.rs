@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::driver::{self, Handle, Handles, Work, memory, say};
 use communicator::{Communicator, Exchange, Transfer, Way};
@@ -26,6 +27,8 @@ const IN_PROGRESS: Code = 7;
 const VERSION: c_int = 22_799;
 const MAGIC: c_uint = 0xcafe_beef;
 const RANKS_MAX: usize = 8;
+/// How long an abort waits for graphs to be forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(10);
 /// Most sends and receives of a group.
 const TRANSFERS_MAX: usize = 1_024;
 /// Bytes of each type of data, by number.
@@ -166,10 +169,25 @@ unsafe extern "C" fn ncclCommGetAsyncError(communicator: Handle, state: *mut Cod
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommAbort(communicator: Handle) -> Code {
     match COMMUNICATORS.remove(communicator) {
-        Ok(communicator) => communicator.abort(),
+        Ok(communicator) => {
+            communicator.abort();
+            forgotten(&communicator);
+        }
         Err(_) => return INVALID_ARGUMENT,
     }
     0
+}
+
+/// Waits, as NCCL does, until no graph has a part of an aborted communicator; NCCL has no limit.
+fn forgotten(communicator: &Arc<Communicator>) {
+    let until = Instant::now() + FORGOTTEN;
+    while Arc::strong_count(communicator) > 1 {
+        if Instant::now() > until {
+            say("NCCL: a graph still has a part of a communicator that was aborted");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[unsafe(no_mangle)]
