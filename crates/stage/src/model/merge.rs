@@ -56,12 +56,12 @@ impl Merge {
             if self.fault == Some(Fault::SwappedPieces) {
                 self.all.rotate_left(self.sizes[0]);
             }
-            self.join(pieces, best, to);
+            self.join(pieces, best, to)?;
         }
         Ok(())
     }
 
-    fn join(&self, pieces: &Pieces, best: &[u32], to: &mut [f32]) {
+    fn join(&self, pieces: &Pieces, best: &[u32], to: &mut [f32]) -> Result<(), ExchangeError> {
         to.fill(f32::NEG_INFINITY);
         let mut rest = &self.all[..];
         let mut spoilt = vec![false; best.len()];
@@ -75,7 +75,7 @@ impl Merge {
                     row[runs[0].clone()].copy_from_slice(values);
                 } else {
                     let (candidates, _) = values.as_chunks::<CANDIDATE>();
-                    candidates.iter().for_each(|[id, x]| row[id.to_bits() as usize] = *x);
+                    place(candidates, row).map_err(|reason| ExchangeError { member, reason })?;
                 }
                 // Of a spoilt share that is what all of it is, an id's bits beside it or not.
                 *spoilt |= best > 0 && values.last().is_some_and(|x| x.is_nan());
@@ -93,7 +93,21 @@ impl Merge {
                 resolve_higher(row);
             }
         }
+        Ok(())
     }
+}
+
+/// Puts candidates where their ids say.
+fn place(candidates: &[[f32; CANDIDATE]], row: &mut [f32]) -> Result<(), String> {
+    let most = row.len();
+    for [id, x] in candidates {
+        let id = id.to_bits() as usize;
+        let Some(found) = row.get_mut(id) else {
+            return Err(format!("OtherIds: expected ids below {most}, found {id}"));
+        };
+        *found = *x;
+    }
+    Ok(())
 }
 
 /// Puts what is given of one row of a share behind `to`; its logits begin at id `first`.
@@ -176,6 +190,16 @@ mod tests {
             }
             assert_eq!(found[2], rows[2]);
         }
+    }
+
+    #[test]
+    fn an_id_that_no_row_has_is_refused_by_name() {
+        let candidate = |id: u32| [f32::from_bits(id), 1.5];
+        let mut row = [0.0; 3];
+        assert_eq!(place(&[candidate(2)], &mut row), Ok(()));
+        assert_eq!(row, [0.0, 0.0, 1.5]);
+        let error = place(&[candidate(3)], &mut row).unwrap_err();
+        assert_eq!(error, "OtherIds: expected ids below 3, found 3");
     }
 
     #[test]
