@@ -104,10 +104,14 @@ impl Reader {
             ".local" => Space::Local,
             _ => Space::Global,
         };
-        let mut align = 1;
-        if self.is(".align") {
-            align = self.number()?;
-        }
+        let (name, align, bytes) = self.declared()?;
+        self.expect(";")?;
+        Ok(Variable { name, space, align, bytes })
+    }
+
+    /// `.align 8 .b8 name[472]`: name, alignment, and bytes, none for `[]`.
+    fn declared(&mut self) -> Result<(String, usize, Option<usize>), String> {
+        let align = if self.is(".align") { self.number()? } else { 1 };
         let each =
             bytes_of(self.peek().unwrap_or_default()).ok_or_else(|| self.unknown("a type"))?;
         self.take();
@@ -120,8 +124,7 @@ impl Reader {
                 self.expect("]")?;
             }
         }
-        self.expect(";")?;
-        Ok(Variable { name, space, align: align.max(each), bytes })
+        Ok((name, align.max(each), bytes))
     }
 
     fn entry(&mut self) -> Result<Entry, String> {
@@ -146,20 +149,9 @@ impl Reader {
     /// `.param .align 8 .b8 name[472]`, behind `end` bytes of others.
     fn param(&mut self, end: usize) -> Result<Param, String> {
         self.expect(".param")?;
-        let mut align = 1;
-        if self.is(".align") {
-            align = self.number()?;
-        }
-        let each =
-            bytes_of(self.peek().unwrap_or_default()).ok_or_else(|| self.unknown("a type"))?;
-        self.take();
-        let name = self.take();
-        let mut bytes = each;
-        if self.is("[") {
-            bytes = each * self.number::<usize>()?;
-            self.expect("]")?;
-        }
-        Ok(Param { name, offset: end.next_multiple_of(align.max(each)), bytes })
+        let (name, align, bytes) = self.declared()?;
+        let bytes = bytes.ok_or_else(|| self.unknown("a parameter's size"))?;
+        Ok(Param { name, offset: end.next_multiple_of(align), bytes })
     }
 
     /// The statements up to `}`. `names` are those of the blocks around it.
