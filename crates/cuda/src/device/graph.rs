@@ -1,5 +1,6 @@
 //! Launches that are recorded and launched as one, and the time that launches take.
 
+use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -37,9 +38,7 @@ impl Device {
     /// Launches a recorded stretch.
     pub(crate) fn replay(&self, exec: &Exec) {
         // Its operands were asked for just now, or are the caller's.
-        if let Err(error) = exec.launch(self, self.stream) {
-            self.fail(error.to_string());
-        }
+        self.must("cuGraphLaunch", exec.launch(self, self.stream));
     }
 
     /// Records what `work` submits; none where the driver won't.
@@ -134,11 +133,11 @@ impl Exec {
         }
     }
 
-    pub(super) fn launch(&self, device: &Device, stream: Handle) -> Result<(), CudaError> {
+    /// Launches it; the driver's code of `cuGraphLaunch`.
+    pub(super) fn launch(&self, device: &Device, stream: Handle) -> c_int {
         device.replayed.fetch_add(1, Ordering::Relaxed);
         // SAFETY: an executable graph of this device, whose memory is the caller's to keep.
-        let code = unsafe { (device.driver.graph_launch)(self.0, stream) };
-        device.call("cuGraphLaunch", code)
+        unsafe { (device.driver.graph_launch)(self.0, stream) }
     }
 
     pub(super) fn destroy(self, device: &Device) {

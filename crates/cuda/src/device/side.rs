@@ -123,7 +123,7 @@ impl Side {
     /// Asks for what was recorded.
     pub(crate) fn replay(&self, exec: &Exec) -> Result<(), CudaError> {
         self.device.enter();
-        exec.launch(&self.device, self.stream)
+        self.device.call("cuGraphLaunch", exec.launch(&self.device, self.stream))
     }
 
     /// Forgets what was recorded, which does not run any more.
