@@ -1,7 +1,7 @@
 """What one card shows: bytes of every suite, one hash a model, rates against what is measured here
 and now, and another engine's product beside ours. Written to be carried: needs Python alone, and
-the binaries that `cargo xtask device-test` puts beside it; PyTorch, where it is there, for the rate
-of a matrix product and its own 4-bit one.
+what `cargo xtask device-test` puts beside it; PyTorch, where it is there, for the rate of a matrix
+product and its own 4-bit one.
 
     python3 one_card.py [--parts rate,bytes,models,figures,gaps,memcheck,peer,failure]
         [--bytes-on 1] [--rate TFLOPS] [--seconds 560]
@@ -12,13 +12,13 @@ comes at the end. The last line is a summary.
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
+import threading
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-START = time.time()
+from two_cards import HERE, START, say, tool
+
 PLACES = ["/usr/local", "/opt", "/usr/lib"]
 PARTS = "rate,bytes,models,figures,gaps,memcheck,peer,failure"
 
@@ -82,10 +82,6 @@ for name, size in [("27B", (5120, 17408, 24, 4, 48)), ("9B", (4096, 12288, 16, 4
 """
 
 
-def say(text):
-    print(f"[{time.time() - START:5.0f} s] {text}", flush=True)
-
-
 def found(name):
     """A library or tool, by where machines with CUDA have it; None where it is not there."""
     places = [place for place in PLACES if os.path.isdir(place)]
@@ -114,7 +110,7 @@ class Report:
         if self.left() < 10:
             return self.skip(name, "no time left")
         if command[0] in ("device", "baton"):
-            command = [os.path.join(HERE, command[0])] + command[1:]
+            command = [tool(command[0])] + command[1:]
         began = time.time()
         run = subprocess.Popen(command, cwd=HERE, env=self.environment, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -155,12 +151,11 @@ def models(report):
 
 
 def memcheck(report):
-    tool = found("compute-sanitizer")
-    if not tool:
+    sanitizer = found("compute-sanitizer")
+    if not sanitizer:
         report.skip("memcheck", "no compute-sanitizer")
         return
-    report.step([tool, "--error-exitcode", "9", os.path.join(HERE, "device"), "conformance",
-                 "quick"], 240)
+    report.step([sanitizer, "--error-exitcode", "9", tool("device"), "conformance", "quick"], 240)
 
 
 def untimed(report, parts):
@@ -215,7 +210,6 @@ def main():
         timed(first, parts, args.rate)
         untimed(first, [part for part in parts if part == "failure"])
     else:
-        import threading
         with open(log, "w") as out:
             second = Report(args.seconds, environment(args.bytes_on), out)
             reports.append(second)
