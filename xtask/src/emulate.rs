@@ -30,14 +30,19 @@ pub fn run(steps: &mut Steps, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What CI has two emulated cards do: a ring whose rows go from card to card, beside one of CPUs.
-const CHECK: &str = "check baton-tiny --layouts 2 --devices cpu,cuda:0|cuda:1 --exchange cards \
-     --prompt 20 --tokens 3 --threads 1 --chunks 64 --streams 1 --depths 1";
+/// What CI has two emulated cards do: rings whose rows go from card to card, beside one of CPUs, by
+/// each way and cut in another place.
+const CHECKS: [&str; 2] = [
+    "--layouts 0:4,4:8 --devices cpu,cuda:0|cuda:1 --exchange cards",
+    "--layouts 0:3,3:8 --devices cpu,cuda:0|cuda:1 --exchange nccl",
+];
+const CHECK: &str = "check baton-tiny --prompt 20 --tokens 3 --threads 1 --chunks 64 --streams 1 \
+     --depths 1";
 
 /// What a rank says once its rows go from card to card.
 const WAY: &str = "rows go to the rank after";
 
-/// A ring on two emulated cards gives the bytes of one on the CPU; skipped without a compiler of
+/// Rings on two emulated cards give the bytes of the CPU's; skipped without a compiler of
 /// kernels.
 ///
 /// # Errors
@@ -48,8 +53,13 @@ pub fn quick(steps: &mut Steps) -> Result<()> {
         return Ok(());
     }
     let machine = Machine::lay(steps)?;
+    CHECKS.iter().try_for_each(|cards| ring(steps, &machine, cards))
+}
+
+/// A check of rings, some of them on emulated cards.
+fn ring(steps: &mut Steps, machine: &Machine, cards: &str) -> Result<()> {
     let mut command = step::baton()?;
-    command.args(["--log", "info"]).args(CHECK.split_whitespace());
+    command.args(["--log", "info"]).args(CHECK.split_whitespace()).args(cards.split_whitespace());
     command.env("EMULATOR_CARDS", "2").current_dir(steps.root());
     steps.time("emulated", || {
         let output = machine.of(&mut command).output().context("baton")?;
