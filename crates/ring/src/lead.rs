@@ -306,14 +306,18 @@ impl<J: Join> Desk<'_, J> {
         if self.links.is_some() {
             tracing::debug!("rank 0: table {:?}", self.engine.table());
         }
+        let mut actions = self.core.broke(&error);
+        let reset = actions.pop_if(|last| matches!(last, Action::Reset));
+        // Ends with the links closed: nothing of it is sent but the stop.
+        let _ = self.perform(actions);
+        // After the state, so that whoever reads the line finds /ready at 503; before the reset,
+        // which may have to wait for a device.
         if matches!(error, RingError::Replanned) {
             tracing::info!("rank 0: leaves its ring: {error}");
         } else if !matches!(error, RingError::Shutdown) && !self.leader.driver.draining() {
             tracing::warn!("rank 0: the ring broke: {error}; weights stay loaded");
         }
-        let actions = self.core.broke(&error);
-        // Ends with the links closed: nothing of it is sent but the stop.
-        let _ = self.perform(actions);
+        let _ = self.perform(Vec::from_iter(reset));
         self.links = None;
         self.owners.clear();
     }

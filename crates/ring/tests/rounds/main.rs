@@ -8,5 +8,6 @@ mod cancels;
 mod depth;
 mod ring;
 mod scripts;
+mod told;
 mod traffic;
 mod waits;

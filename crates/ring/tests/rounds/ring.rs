@@ -25,6 +25,8 @@ use wire::describe::RowDtype;
 use wire::layout::Layout;
 use wire::plan::{Entry, Op, Plan};
 
+use crate::told::{Listener, Told};
+
 pub const LAYERS: u32 = 8;
 
 pub fn shapes(chunk_rows_max: u32) -> Shapes {
@@ -244,6 +246,8 @@ pub struct Ring {
     counts: Mutex<(u32, u32)>,
     /// What rank 0 gave back when it left.
     left: Arc<Mutex<Option<Driver>>>,
+    /// What it warned of.
+    pub told: Told,
 }
 
 impl Ring {
@@ -311,10 +315,14 @@ impl Ring {
         let mut engine = staged(0);
         let left: Arc<Mutex<Option<Driver>>> = Arc::default();
         let leaves = left.clone();
+        let told = Told::default();
+        let listener = Listener { handle: handle.clone(), told: told.clone() };
         threads.push(std::thread::spawn(move || {
-            *leaves.lock().unwrap() = leader.run(&mut engine);
+            tracing::subscriber::with_default(listener, || {
+                *leaves.lock().unwrap() = leader.run(&mut engine);
+            });
         }));
-        Self { handle, threads, stops, tables, histories, counts: Mutex::default(), left }
+        Self { handle, threads, stops, tables, histories, counts: Mutex::default(), left, told }
     }
 
     /// Has rank 0 leave, and ends the other ranks; what the next ring starts on.

@@ -116,6 +116,21 @@ fn without_patience_a_broken_ring_fails_replies_at_once() {
 }
 
 #[test]
+fn whoever_is_told_that_the_ring_broke_finds_it_so() {
+    for patience in [Duration::ZERO, PATIENT] {
+        let twist = Twist { patience, breaks: vec![30], ..Twist::default() };
+        let ring = Ring::ready("0:4,4:8", 7, &twist);
+        drop(ring.ask(requests()));
+        let told = ring.told.lock().unwrap().clone();
+        assert_eq!(told.len(), 1, "{told:?}");
+        let (line, state) = &told[0];
+        assert!(line.contains("the ring broke"), "{line}");
+        assert!(matches!(state, RingState::Waiting(_)), "{line}: {state:?}");
+        ring.stop();
+    }
+}
+
+#[test]
 fn a_reply_that_is_taken_back_ends_with_what_it_took() {
     let ring = Ring::ready("0:4,4:8", 7, &Twist::default());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
