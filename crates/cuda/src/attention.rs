@@ -1,17 +1,15 @@
-//! The paged cache on the card, where rows stand in it, and attention.
+//! The paged cache on the card, and attention.
 
-use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use arith::attention::{Heads, KvDtype, scale};
 use arith::base::{CHUNK_KEYS, TILE_KEYS};
-use backend::{BackendError, RowAt, RowMap};
+use backend::BackendError;
 
 use crate::device::{Buffer, Device, Params};
 use crate::fuse;
+use crate::map::Map;
 use crate::rows::{Rows, blocks};
-use crate::twice::Twice;
 
 /// Most values of a head.
 pub const HEAD_DIM_MAX: usize = 256;
@@ -75,6 +73,15 @@ pub(crate) struct Cache {
     pub(crate) dim: i32,
 }
 
+impl Cache {
+    /// Where tables, positions and pages of a map lie.
+    pub(crate) fn new(kv: &Kv, [tables, positions, pages]: [u64; 3]) -> Self {
+        let half = i32::from(kv.dtype == KvDtype::F16);
+        let (kv_heads, dim) = (kv.heads.kv as i32, kv.heads.dim as i32);
+        Self { k: kv.k.at(), v: kv.v.at(), tables, pages, positions, half, kv_heads, dim }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq)]
 struct Write {
@@ -128,180 +135,16 @@ unsafe impl Params for Windows {}
 
 /// Most tiles of a row and most rows that take a block a tile.
 const TILES_MAX: usize = 2048;
-const TILE_ROWS_MAX: usize = 64;
+pub(crate) const TILE_ROWS_MAX: usize = 64;
+/// What tiles are launched in multiples of: blocks of tiles that no row has end at once, and a step
+/// is the one before for so many tiles of keys more, which has it run as a graph.
+const TILES_STEP: usize = 8;
 /// Query heads of a kv head that one block takes.
 const GROUP_HEADS: usize = 8;
-/// Rows of a stream that one block takes at most.
-const SPAN_ROWS: usize = 64;
-/// Rows of a stream from which on a block takes so many; shorter runs go in windows.
-const SPAN_ROWS_MIN: usize = 32;
-/// Most rows of a window, and most rows times query heads of a kv head.
-const WINDOW_ROWS: usize = 8;
 /// Threads of a tile of keys of a window.
 const SPAN_THREADS: u32 = 256;
+/// Most rows of a window times query heads of a kv head.
 const WINDOW_QUERIES: usize = 64;
-
-/// A round's map on the card: for each row where its table starts and its position, then the pages
-/// of all tables, the spans of rows that blocks take together, the rows that stand alone with those
-/// of windows behind them, and the windows. Uploaded when it changes.
-pub(crate) struct Map {
-    words: Twice<Vec<i32>>,
-    rows: usize,
-    spans: Range<usize>,
-    alone: Range<usize>,
-    /// Those that stand alone and those of windows.
-    listed: Range<usize>,
-    windows: Range<usize>,
-    /// Of each row of a round of few, tiles at its start that the round writes nothing to.
-    clean: Option<usize>,
-}
-
-impl Map {
-    pub(crate) fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
-        Ok(Self {
-            words: Twice::new(device, "row map")?,
-            rows: 0,
-            spans: 0..0,
-            alone: 0..0,
-            listed: 0..0,
-            windows: 0..0,
-            clean: None,
-        })
-    }
-
-    /// Makes it this map's, checking every page against the cache.
-    pub(crate) fn take(&mut self, map: &RowMap, pages: usize) -> Result<(), BackendError> {
-        let mut starts = Vec::with_capacity(map.tables.len());
-        let mut start = 0;
-        for table in &map.tables {
-            starts.push(start);
-            start += table.len() as i32;
-        }
-        let mut words = Vec::with_capacity(2 * map.rows.len() + start as usize);
-        words.extend(map.rows.iter().map(|row| starts[row.table]));
-        words.extend(map.rows.iter().map(|row| row.position as i32));
-        for row in &map.rows {
-            let table = &map.tables[row.table];
-            assert!((row.position as usize) < table.len() * TILE_KEYS, "{row:?} of {table:?}");
-        }
-        for &page in map.tables.iter().flat_map(|table| table.iter()) {
-            assert!((page as usize) < pages, "page {page} of {pages}");
-            words.push(page as i32);
-        }
-        self.rows = map.rows.len();
-        let Runs { spans, alone, windows } = Runs::of(map);
-        self.spans = words.len()..words.len() + 2 * spans.len();
-        words.extend(spans.iter().flat_map(|span| [span.start as i32, span.len() as i32]));
-        self.alone = words.len()..words.len() + alone.len();
-        words.extend(alone.iter().map(|&row| row as i32));
-        words.extend(windows.iter().flat_map(|rows| rows.clone().map(|row| row as i32)));
-        self.listed = self.alone.start..words.len();
-        self.windows = words.len()..words.len() + 3 * windows.len();
-        let mut part = alone.len();
-        for rows in windows {
-            words.extend([rows.start as i32, rows.len() as i32, part as i32]);
-            part += rows.len();
-        }
-        self.clean = (map.rows.len() <= TILE_ROWS_MAX).then_some(words.len());
-        if self.clean.is_some() {
-            words.extend(clean_tiles(map));
-        }
-        self.words.take(&words, 4 * words.len(), |buffer| buffer.upload(0, &words))
-    }
-
-    /// Keys that the row with the most sees, of those that are listed.
-    fn visible_max(&self) -> usize {
-        let words = self.words.key();
-        let listed = words[self.listed.clone()].iter();
-        let positions = listed.map(|&row| words[self.rows + row as usize]);
-        positions.map(|p| p as usize + 1).max().unwrap_or(0)
-    }
-
-    /// As [`Map::visible_max`], of all rows.
-    fn visible_most(&self) -> usize {
-        let positions = &self.words.key()[self.rows..2 * self.rows];
-        positions.iter().map(|&p| p as usize + 1).max().unwrap_or(0)
-    }
-
-    /// Rows of the largest window, 0 if there is none.
-    fn window_rows(&self) -> usize {
-        let rows =
-            self.words.key()[self.windows.clone()].chunks(3).map(|window| window[1] as usize);
-        rows.max().unwrap_or(0)
-    }
-
-    /// The address of a word.
-    fn word(&self, index: usize) -> u64 {
-        self.words.buffer().at() + 4 * index as u64
-    }
-
-    /// Rows of the round.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    pub(crate) fn cache(&self, kv: &Kv) -> Cache {
-        let (at, rows) = (self.words.buffer().at(), self.rows as u64);
-        Cache {
-            k: kv.k.at(),
-            v: kv.v.at(),
-            tables: at,
-            positions: at + 4 * rows,
-            pages: at + 8 * rows,
-            half: i32::from(kv.dtype == KvDtype::F16),
-            kv_heads: kv.heads.kv as i32,
-            dim: kv.heads.dim as i32,
-        }
-    }
-}
-
-/// Of each row, how many tiles come before the first that a row of this round writes to: their keys
-/// may be read while ops of this round still run.
-fn clean_tiles(map: &RowMap) -> impl Iterator<Item = i32> {
-    let page = |row: &RowAt| map.tables[row.table][row.position as usize / TILE_KEYS];
-    let written: HashSet<u32> = map.rows.iter().map(page).collect();
-    let clean: Vec<i32> = map
-        .tables
-        .iter()
-        .map(|table| table.iter().take_while(|page| !written.contains(page)).count() as i32)
-        .collect();
-    map.rows.iter().map(move |row| clean[row.table])
-}
-
-/// Rows at successive positions of a table: long runs in spans, short ones in windows, and the rows
-/// that are in neither.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Runs {
-    spans: Vec<Range<usize>>,
-    windows: Vec<Range<usize>>,
-    alone: Vec<usize>,
-}
-
-impl Runs {
-    fn of(map: &RowMap) -> Self {
-        let mut runs = Self::default();
-        let mut first = 0;
-        for end in 1..=map.rows.len() {
-            let goes_on = map.rows.get(end).is_some_and(|row| {
-                let before = map.rows[end - 1];
-                row.table == before.table && row.position == before.position + 1
-            });
-            if goes_on {
-                continue;
-            }
-            let cut = |rows: usize| {
-                (first..end).step_by(rows).map(move |start| start..end.min(start + rows))
-            };
-            match end - first {
-                1 => runs.alone.push(first),
-                2..SPAN_ROWS_MIN => runs.windows.extend(cut(WINDOW_ROWS)),
-                _ => runs.spans.extend(cut(SPAN_ROWS)),
-            }
-            first = end;
-        }
-        runs
-    }
-}
 
 impl Kv {
     /// Pages of the cache.
@@ -313,13 +156,13 @@ impl Kv {
 pub(crate) fn kv_write(device: &Device, kv: &mut Kv, k: &Rows, v: &Rows, map: &Map) {
     let width = kv.heads.kv * kv.heads.dim;
     assert!(k.width == width && v.width == width, "keys {k:?}, values {v:?}");
-    k.holds(map.rows);
-    v.holds(map.rows);
+    k.holds(map.rows());
+    v.holds(map.rows());
     if fuse::heads_write(device, kv, k, v, map) {
         return;
     }
-    let write = Write { cache: map.cache(kv), k: k.at(), v: v.at(), rows: map.rows as i32 };
-    device.launch("kv_write", blocks(map.rows * width, 256), 256, &write);
+    let write = Write { cache: map.cache(kv), k: k.at(), v: v.at(), rows: map.rows() as i32 };
+    device.launch("kv_write", blocks(map.rows() * width, 256), 256, &write);
 }
 
 /// The address of `bytes` bytes for parts.
@@ -347,8 +190,8 @@ pub(crate) fn attention(
 ) -> Result<(), BackendError> {
     let Heads { query, dim, .. } = kv.heads;
     assert!(q.width == query * dim && out.width == q.width, "{q:?} to {out:?}");
-    q.holds(map.rows);
-    out.holds(map.rows);
+    q.holds(map.rows());
+    out.holds(map.rows());
     let kernel = match (dim, kv.dtype) {
         (64, KvDtype::F16) => "attend_rows_64",
         (128, KvDtype::F16) => "attend_rows_128",
@@ -358,18 +201,19 @@ pub(crate) fn attention(
         (256, KvDtype::F32) => "attend_floats_256",
         _ => "",
     };
-    if map.spans.is_empty() || !device.has(kernel) {
-        return few(device, q, kv, map, map.spans.is_empty(), parts, out);
+    let (spans, first) = map.spans();
+    if spans == 0 || !device.has(kernel) {
+        return few(device, q, kv, map, spans == 0, parts, out);
     }
     let params = Prompt {
         cache: map.cache(kv),
         q: q.at(),
         out: out.at(),
-        spans: map.word(map.spans.start),
+        spans: first,
         heads: query as i32,
         scale: scale(dim),
     };
-    device.launch(kernel, [map.spans.len() as u32 / 2, query as u32, 1], 256, &params);
+    device.launch(kernel, [spans as u32, query as u32, 1], 256, &params);
     few(device, q, kv, map, true, parts, out)
 }
 
@@ -384,11 +228,12 @@ fn few(
     out: &mut Rows,
 ) -> Result<(), BackendError> {
     let Heads { query, dim, .. } = kv.heads;
-    let rows = if listed { map.listed.len() } else { map.rows };
+    let (rows, first) = if listed { map.listed() } else { (map.rows(), 0) };
     let visible = if listed { map.visible_max() } else { map.visible_most() };
     let (tiles, chunks) = (visible.div_ceil(TILE_KEYS), visible.div_ceil(CHUNK_KEYS));
     let by_tiles = kv.dtype == KvDtype::F16 && tiles <= TILES_MAX && rows <= TILE_ROWS_MAX;
     let split = by_tiles || (chunks > 1 && rows * query < BLOCKS_WHOLE);
+    let tiles = tiles.next_multiple_of(TILES_STEP);
     let pieces = if by_tiles { tiles } else { chunks };
     let params = Attend {
         cache: map.cache(kv),
@@ -398,8 +243,8 @@ fn few(
             true => room(device, parts, rows * query * pieces * (dim + 2) * 4)?,
             false => 0,
         },
-        rows: if listed { map.word(map.listed.start) } else { 0 },
-        clean: map.clean.map_or(0, |clean| map.word(clean)),
+        rows: first,
+        clean: map.clean(),
         heads: query as i32,
         pieces: pieces as i32,
         scale: scale(dim),
@@ -409,15 +254,15 @@ fn few(
         let group = query / kv.heads.kv;
         let alone = match by_windows(device, group, if listed { map.window_rows() } else { 0 }) {
             Some(kernel) => {
-                let windows = map.word(map.windows.start);
+                let (count, windows) = map.windows();
                 let tiles_at_once = kernel.tiles as u32;
                 let params = Windows { tiles: params, windows, apart: kernel.apart.into() };
                 let across = (tiles as u32).div_ceil(tiles_at_once);
-                let grid = [across, kv.heads.kv as u32, map.windows.len() as u32 / 3];
+                let grid = [across, kv.heads.kv as u32, count as u32];
                 let threads = SPAN_THREADS * tiles_at_once;
                 device.flush();
                 device.launch_with(kernel.name, grid, threads, kernel.shared, &params);
-                map.alone.len()
+                map.alone()
             }
             None => rows,
         };
@@ -463,21 +308,4 @@ fn by_windows(device: &Device, group: usize, rows: usize) -> Option<ByWindows> {
         let shared = (queries + tiles * (keys + if apart { keys } else { weights })) as u32;
         (shared <= most).then_some(ByWindows { name, tiles, apart, shared })
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_of_one_table_are_spans_or_windows_by_their_length() {
-        let run = |table, from: u32, rows: u32| (from..from + rows).map(move |p| (table, p));
-        let all = run(0, 5, 100).chain(run(1, 105, 7)).chain(run(1, 0, 32)).chain(run(0, 32, 1));
-        let all = all.chain(run(2, 60, 9));
-        let rows = all.map(|(table, position)| RowAt { table, position }).collect();
-        let Runs { spans, windows, alone } = Runs::of(&RowMap { rows, tables: Vec::new() });
-        assert_eq!(spans, [0..64, 64..100, 107..139]);
-        assert_eq!(windows, [100..107, 140..148, 148..149]);
-        assert_eq!(alone, [139]);
-    }
 }

@@ -58,7 +58,7 @@ pub(crate) struct Device {
     /// Ops that wait for the one that takes what they give.
     waiting: Mutex<Vec<Op>>,
     /// Launches that come again.
-    replays: Mutex<Replays>,
+    replays: Mutex<Replays<Self>>,
     /// Whether launches are made as they come.
     direct: AtomicBool,
     /// Graphs launched for them.

@@ -1,9 +1,10 @@
 //! Small ops of a few rows wait for the op that takes what they give, and run with it as one kernel
 //! of kernels/fused.cu. Whatever else the card is asked for runs them first, one by one.
 
-use crate::attention::{Cache, Kv, Map};
+use crate::attention::{Cache, Kv};
 use crate::device::{Device, Params};
 use crate::gdn::{Conv, Delta, Unit};
+use crate::map::Map;
 use crate::project::{OneLaunch, Quantised};
 use crate::rows::{Each, Gates, HeadNorm, Norm, Pairs, Rows, blocks};
 

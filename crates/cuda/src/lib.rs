@@ -23,6 +23,7 @@ mod error;
 mod fuse;
 mod gdn;
 mod library;
+mod map;
 mod matrix;
 mod meet;
 pub mod nccl;
@@ -73,7 +74,7 @@ struct Work {
     scratch: project::Scratch,
     ids: Buffer,
     rope: twice::Twice<RopeRows>,
-    map: attention::Map,
+    map: map::Map,
     parts: Option<Buffer>,
     walks: gdn::Walks,
 }
@@ -122,7 +123,7 @@ impl Cuda {
                 scratch: project::Scratch::default(),
                 ids: small("token ids")?,
                 rope: twice::Twice::new(&device, "angles")?,
-                map: attention::Map::new(&device)?,
+                map: map::Map::new(&device)?,
                 parts: None,
                 walks: gdn::Walks::new(&device)?,
             })

@@ -1,19 +1,19 @@
 //! Launches that are recorded and launched as one, and the time that launches take.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::Device;
 use crate::CudaError;
 use crate::library::Handle;
-use crate::replay::Replays;
+use crate::replay::{Card, Replays, Shape};
 
 /// Whatever other threads ask of other streams meanwhile.
 const RELAXED: u32 = 2;
 
 impl Device {
-    pub(super) fn replays(&self) -> MutexGuard<'_, Replays> {
+    pub(super) fn replays(&self) -> MutexGuard<'_, Replays<Self>> {
         self.replays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -33,37 +33,6 @@ impl Device {
     /// Graphs launched for launches that came again.
     pub(crate) fn replayed(&self) -> u64 {
         self.replayed.load(Ordering::Relaxed)
-    }
-
-    /// Launches a recorded stretch.
-    pub(crate) fn replay(&self, exec: &Exec) {
-        // Its operands were asked for just now, or are the caller's.
-        self.must("cuGraphLaunch", exec.launch(self, self.stream));
-    }
-
-    /// Records what `work` submits; none where the driver won't.
-    pub(crate) fn recorded(&self, work: impl FnOnce()) -> Option<Exec> {
-        let asked = || {
-            work();
-            Ok(())
-        };
-        match Exec::of(self, self.stream, asked) {
-            Err(CudaError::Call {
-                call: call @ ("cuStreamBeginCapture" | "cuStreamEndCapture"),
-                words,
-            }) => {
-                self.fail(format!("{call}: {words}"));
-                None
-            }
-            made => made.ok(),
-        }
-    }
-
-    /// Destroys a recorded stretch.
-    pub(crate) fn forget(&self, exec: Exec) {
-        // It may still run.
-        self.finish();
-        exec.destroy(self);
     }
 
     /// Seconds on the card between the start and the end of what `work` launches.
@@ -97,6 +66,41 @@ impl Device {
         });
         self.direct.store(direct, Ordering::Relaxed);
         Graph { device: self.clone(), exec }
+    }
+}
+
+impl Card for Device {
+    type Exec = Exec;
+
+    fn submit(&self, shape: &Shape, operands: *mut c_void) {
+        self.submit(shape, operands);
+    }
+
+    fn replay(&self, exec: &Exec) {
+        // Its operands were asked for just now, or are the caller's.
+        self.must("cuGraphLaunch", exec.launch(self, self.stream));
+    }
+
+    fn recorded(&self, work: impl FnOnce()) -> Option<Exec> {
+        let asked = || {
+            work();
+            Ok(())
+        };
+        match Exec::of(self, self.stream, asked) {
+            Err(CudaError::Call {
+                call: call @ ("cuStreamBeginCapture" | "cuStreamEndCapture"),
+                words,
+            }) => {
+                self.fail(format!("{call}: {words}"));
+                None
+            }
+            made => made.ok(),
+        }
+    }
+
+    fn forget(&self, exec: Exec) {
+        self.finish();
+        exec.destroy(self);
     }
 }
 
