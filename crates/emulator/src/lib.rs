@@ -10,7 +10,8 @@
 //! What a card leaves open is chosen so that mistakes show: `EMULATOR_ORDER` (`forward`, `reverse`,
 //! or a number that turns are drawn by) says who is next where several threads can run, and copies
 //! to shared memory arrive when a wait says that they must, or at once with `EMULATOR_ASYNC=early`.
-//! Shared memory begins with what nobody wrote.
+//! Shared memory begins with what nobody wrote. With `EMULATOR_KERNELS=idle` no kernel does
+//! anything, so that the host's own work can be looked at.
 //!
 //! It shows what bytes a kernel gives and which barrier or wait within a block it lacks. It shows
 //! no time, no limit of registers or occupancy, and no race between two blocks, which follow each

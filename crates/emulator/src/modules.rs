@@ -99,6 +99,10 @@ impl Kernel {
         dynamic_shared_bytes: u32,
         params: &[u8],
     ) -> Result<(), String> {
+        let options = Options::of_environment()?;
+        if options.idle {
+            return Ok(());
+        }
         let (source, entry) = self.built()?;
         let name = &self.inner.name;
         let wanted = self.params.last().map_or(0, |(offset, bytes)| offset + bytes);
@@ -123,7 +127,7 @@ impl Kernel {
             params: held,
             stack_bytes: source.stack_bytes,
             looks: source.looks,
-            options: Options::of_environment()?,
+            options,
         })
     }
 }

@@ -8,6 +8,8 @@ pub(crate) struct Options {
     pub order: Order,
     /// Copies arrive at once, and not only when they must.
     pub early: bool,
+    /// Kernels end at once and do nothing: what is left is the host's own time.
+    pub idle: bool,
 }
 
 /// Which of the threads that can run is next.
@@ -20,8 +22,8 @@ pub(crate) enum Order {
 }
 
 impl Options {
-    /// As `EMULATOR_ORDER` (`forward`, `reverse` or a number) and `EMULATOR_ASYNC` (`late` or
-    /// `early`) say.
+    /// As `EMULATOR_ORDER` (`forward`, `reverse` or a number), `EMULATOR_ASYNC` (`late` or `early`)
+    /// and `EMULATOR_KERNELS` (`run` or `idle`) say.
     ///
     /// # Errors
     /// What they hold, if it is neither.
@@ -46,7 +48,14 @@ impl Options {
                 return Err(format!("EMULATOR_ASYNC is `{other}`: give `late` or `early`"));
             }
         };
-        Ok(Self { order, early })
+        let idle = match std::env::var("EMULATOR_KERNELS").unwrap_or_default().as_str() {
+            "" | "run" => false,
+            "idle" => true,
+            other => {
+                return Err(format!("EMULATOR_KERNELS is `{other}`: give `run` or `idle`"));
+            }
+        };
+        Ok(Self { order, early, idle })
     }
 }
 
