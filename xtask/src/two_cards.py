@@ -79,9 +79,9 @@ class Server:
         """Rounds that came back in this epoch."""
         return json.loads(self.get("/health")[1]).get("rounds", 0)
 
-    def ask(self, prompt, tokens, seen=None, **more):
+    def ask(self, prompt, tokens, seen=None, times=None, **more):
         """Streams a reply: its ids, the seconds to the first token, those of the others, an error.
-        `seen` is set once a token is there."""
+        `seen` is set once a token is there; `times` takes when each came."""
         body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0,
                 "stream": True, "return_token_ids": True, "cache_prompt": False, "draft": False}
         body.update(more)
@@ -101,10 +101,13 @@ class Server:
                 error = event["error"]["message"]
                 continue
             for choice in event.get("choices", []):
-                ids += choice.get("token_ids") or []
-                if choice.get("token_ids") or choice.get("text"):
+                came = choice.get("token_ids") or []
+                ids += came
+                if came or choice.get("text"):
                     last = time.time()
                     first = first or last
+                    if times is not None:
+                        times += [last] * len(came)
                     if seen:
                         seen.set()
         return ids, (first or last) - began, last - (first or last), error
@@ -131,21 +134,42 @@ def prompt_of(tokens, seed):
 
 
 def together(server, streams, tokens, seed, prompt=64):
-    """Rates of the replies after their first tokens, and a hash of all ids."""
-    replies = [None] * streams
+    """Tokens a second while all replies are under way, and a hash of all ids."""
+    replies, times = [None] * streams, [[] for _ in range(streams)]
 
     def one(at):
-        replies[at] = server.ask(prompt_of(prompt, seed + at), tokens)
+        replies[at] = server.ask(prompt_of(prompt, seed + at), tokens, times=times[at])
     threads = [threading.Thread(target=one, args=(at,)) for at in range(streams)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     for ids, _, _, error in replies:
         if error or len(ids) != tokens:
             raise RuntimeError(f"{len(ids)} of {tokens} tokens: {error}")
-    took = max(reply[2] for reply in replies)
-    rate = streams * (tokens - 1) / max(took, 1e-9)
+    # Prompts come one after the other, and who was first ends first.
+    since, until = max(seen[0] for seen in times), min(seen[-1] for seen in times)
+    count = sum(since < time_s <= until for seen in times for time_s in seen)
+    rate = count / max(until - since, 1e-9)
     digest = hashlib.sha256(json.dumps([reply[0] for reply in replies]).encode()).hexdigest()
     return rate, digest
+
+
+def computed(server):
+    """Seconds that rank 0's device was asked to work, so far."""
+    for line in server.get("/metrics")[1].decode().splitlines():
+        if line.startswith('baton_rank_compute_seconds_total{rank="0"'):
+            return float(line.split()[-1])
+    return 0.0
+
+
+def a_token(server, tokens=200):
+    """Milliseconds of a decoded token over HTTP, and of those in rank 0's engine."""
+    before, (_, _, took, error) = computed(server), server.ask(prompt_of(1, 9), tokens)
+    time.sleep(0.3)  # What ranks did is told now and then.
+    inside = computed(server) - before
+    if error:
+        raise RuntimeError(error)
+    each = 1e3 * took / (tokens - 1)
+    return f"{each:.2f} ms a token, {1e3 * inside / tokens:.2f} in rank 0's engine"
 
 
 def layers_of(model):
@@ -228,9 +252,10 @@ def speeds(args, model):
             seen = set()
             for streams in (1, 8):
                 together(server, streams, 8, 1)
-                runs = [together(server, streams, 16, 5) for _ in range(args.runs)]
+                runs = [together(server, streams, 48, 5) for _ in range(args.runs)]
                 seen |= {(streams, digest) for _, digest in runs}
                 say(f"{name}: decode of {streams}: {shown([run[0] for run in runs], 'tokens/s')}")
+            say(f"{name}: {a_token(server)}")
             for tokens in prompts:
                 runs, before = [], server.rounds()
                 for at in range(max(1, args.prompt_runs * args.prompts[0] // tokens)):
