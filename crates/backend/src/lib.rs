@@ -46,7 +46,7 @@ pub struct Walk {
 
 /// The rows of one round, in plan order. Page `p` of a table holds the keys of positions
 /// `64 p .. 64 p + 64`; page numbers index every layer's cache alike.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RowMap {
     /// One entry a row.
     pub rows: Vec<RowAt>,

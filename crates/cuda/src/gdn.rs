@@ -113,21 +113,30 @@ pub(crate) struct Walks {
     rows: usize,
     /// Whether every row is in a walk.
     whole: bool,
+    /// What they were made of, and the places that it was checked against: every layer asks again.
+    given: (Vec<Walk>, usize),
 }
 
 impl Walks {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
-        Ok(Self { words: Twice::new(device, "walks")?, count: 0, rows: 0, whole: true })
+        let words = Twice::new(device, "walks")?;
+        Ok(Self { words, count: 0, rows: 0, whole: true, given: Default::default() })
     }
 
     /// Makes them these walks, asserting that none meets another.
     pub(crate) fn take(&mut self, walks: &[Walk], places: usize) -> Result<(), BackendError> {
+        if self.given.1 == places && self.given.0 == walks {
+            return Ok(());
+        }
+        self.given = Default::default();
         let mut owners = Owners::default();
         owners.fill(walks, places);
         let words = owners.words(walks);
         self.whole = owners.is_whole();
         (self.count, self.rows) = (walks.len(), owners.end());
-        self.words.take(&words, 4 * words.len(), |buffer| buffer.upload(0, &words))
+        self.words.take(&words, 4 * words.len(), |buffer| buffer.upload(0, &words))?;
+        self.given = (walks.to_vec(), places);
+        Ok(())
     }
 
     fn owners(&self) -> u64 {
