@@ -234,23 +234,51 @@ __device__ __forceinline__ void span_dots(const Span &s, const float *q, float d
     }
 }
 
-// Weights of a query from its dots, to shared memory; gives their largest dot and their sum.
-__device__ __forceinline__ float2 span_weights(const Span &s, int at, const float dot[2],
-                                               float scale) {
-    int key = threadIdx.x % 32 * 2, keys = s.position + at / s.group + 1 - s.tile * TILE_KEYS;
-    float none = __int_as_float(0xff800000), a[2];
+// Weights of so many queries from their dots, to shared memory; gives the largest dot and the sum
+// of each. All queries go from step to step together, since each step is a wait.
+template <int SOME>
+__device__ __forceinline__ void span_weights(const Span &s, int first, float dot[SOME][2],
+                                             float scale, float m[SOME], float l[SOME]) {
+    int key = threadIdx.x % 32 * 2, row = first / s.group, head = first % s.group;
 #pragma unroll
-    for (int k = 0; k < 2; k++) a[k] = key + k < keys ? __fmul_rn(dot[k], scale) : none;
-    float m = largest(fmaxf(a[0], a[1]));
+    for (int i = 0; i < SOME; i++) {
+        int keys = s.position + row + 1 - s.tile * TILE_KEYS;
+        float none = __int_as_float(0xff800000);
 #pragma unroll
-    for (int k = 0; k < 2; k++) a[k] = key + k < keys ? exp_f32(__fsub_rn(a[k], m)) : 0.0f;
-    *(float2 *)(s.weights + at * WEIGHTS + key) = make_float2(a[0], a[1]);
+        for (int k = 0; k < 2; k++)
+            dot[i][k] = key + k < keys ? __fmul_rn(dot[i][k], scale) : none;
+        m[i] = fmaxf(dot[i][0], dot[i][1]);
+        head = head + 1 < s.group ? head + 1 : 0, row += head == 0;
+    }
+#pragma unroll
+    for (int w = 16; w > 0; w /= 2)
+#pragma unroll
+        for (int i = 0; i < SOME; i++) m[i] = fmaxf(m[i], __shfl_xor_sync(FULL, m[i], w));
+    // Of a key that is not visible this is +0, where the row sees another one.
+#pragma unroll
+    for (int i = 0; i < SOME; i++) {
+#pragma unroll
+        for (int k = 0; k < 2; k++) dot[i][k] = exp_f32(__fsub_rn(dot[i][k], m[i]));
+        *(float2 *)(s.weights + (first + i) * WEIGHTS + key) = make_float2(dot[i][0], dot[i][1]);
+    }
     // The reference's lanes j and j + 1 are a lane's two keys here.
 #pragma unroll
     for (int apart = 32; apart > 1; apart /= 2)
 #pragma unroll
-        for (int k = 0; k < 2; k++) a[k] = __fadd_rn(a[k], __shfl_xor_sync(FULL, a[k], apart / 2));
-    return make_float2(m, __fadd_rn(a[0], a[1]));
+        for (int i = 0; i < SOME; i++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float other = __shfl_xor_sync(FULL, dot[i][k], apart / 2);
+                dot[i][k] = __fadd_rn(dot[i][k], other);
+            }
+#pragma unroll
+    for (int i = 0; i < SOME; i++) l[i] = __fadd_rn(dot[i][0], dot[i][1]);
+}
+
+// Where part `part` of all rows and heads has value `d` of the tile.
+__device__ __forceinline__ float *span_part(const Tiles &t, const Span &s, u32 part, int d) {
+    u32 bytes = (s.dim + 2) * 4;
+    return (float *)((u8 *)(t.parts + d) + s.tile * bytes + (u64)part * (t.tiles * bytes));
 }
 
 // A thread has four dims and so many queries.
@@ -295,6 +323,30 @@ __device__ __forceinline__ void span_outputs(const Span &s, int from, int d, flo
             float w = weights[q * WEIGHTS + i];
 #pragma unroll
             for (int j = 0; j < 4; j++) o[q][j] = __fmaf_rn(w, x[j], o[q][j]);
+        }
+    }
+}
+
+// Four dims of the outputs of `count` queries in a row, or of as many as there are: from part
+// `part` and head `head` of the group on.
+template <int SOME>
+__device__ __forceinline__ void span_give(const Tiles &t, const Span &s, u32 part, int head,
+                                          int count, int d, const float o[SOME][4]) {
+#pragma unroll
+    for (int i = 0; i < SOME; i++) {
+        if (i >= count) break;
+        float *to = span_part(t, s, part, d), y[4];
+        bool last = ++head == s.group;
+        part += last ? t.heads - s.group + 1 : 1, head = last ? 0 : head;
+#pragma unroll
+        for (int j = 0; j < 4; j++) y[j] = flushed(o[i][j]);
+        if (s.dim % 4 == 0) {
+            __stcg((float2 *)to, make_float2(y[0], y[1]));
+            __stcg((float2 *)(to + 2), make_float2(y[2], y[3]));
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (d + j < s.dim) to[j] = y[j];
         }
     }
 }
@@ -346,15 +398,19 @@ template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p)
     span_dots<OWN>(s, q + first * QUERY, dot);
     tile_sync();
     if (!p.apart) bring(values, (const u16 *)c.v + start, s.most * s.dim);
+    float m[OWN], l[OWN];
+    span_weights<OWN>(s, first, dot, t.scale, m, l);
+    // A lane a query.
+    u32 first_part = window.part * t.heads + kv * s.group;
+    int lane = threadIdx.x % 32, own_row = (first + lane) / s.group;
 #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        int at = first + i, row = at / s.group;
-        float2 ml = span_weights(s, at, dot[i], t.scale);
-        bool sees = s.position + row >= s.tile * TILE_KEYS;
-        if (threadIdx.x % 32 > 0 || at >= s.queries || !sees) continue;
-        u64 part = (u64)(window.part + row) * t.heads + kv * s.group + at % s.group;
-        float *to = t.parts + (part * t.tiles + s.tile) * (s.dim + 2) + s.dim;
-        to[0] = ml.x, to[1] = ml.y;
+    for (int i = 1; i < OWN; i++)
+        if (lane == i) m[0] = m[i], l[0] = l[i];
+    bool sees = s.position + own_row >= s.tile * TILE_KEYS;
+    if (lane < OWN && first + lane < s.queries && sees) {
+        u32 part = first_part + own_row * t.heads + (first + lane) % s.group;
+        float *to = span_part(t, s, part, s.dim);
+        to[0] = m[0], to[1] = l[0];
     }
     asm volatile("cp.async.wait_group 0;");
     tile_sync();
@@ -362,23 +418,13 @@ template <int OWN> __device__ __forceinline__ void attend_span(const Windows &p)
     int d = in % 64 * 4, from = in / 64 * MORE;
     if (d >= s.dim || from >= s.queries) return;
     float o[MORE][4];
+    // Else the compiler works out anew for every few keys where they are.
+    u32 at_values = (u8 *)s.values - memory, at_weights = (u8 *)s.weights - memory;
+    asm("" : "+r"(at_values), "+r"(at_weights));
+    s.values = (u16 *)(memory + at_values), s.weights = (float *)(memory + at_weights);
     span_outputs<MORE>(s, from, d, o);
-#pragma unroll
-    for (int i = 0; i < MORE; i++) {
-        int at = from + i;
-        if (at >= s.queries) break;
-        u64 part = (u64)(window.part + at / s.group) * t.heads + kv * s.group + at % s.group;
-        float *to = t.parts + (part * t.tiles + s.tile) * (s.dim + 2) + d, y[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) y[j] = flushed(o[i][j]);
-        if (s.dim % 4 == 0) {
-            *(float2 *)to = make_float2(y[0], y[1]), *(float2 *)(to + 2) = make_float2(y[2], y[3]);
-        } else {
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                if (d + j < s.dim) to[j] = y[j];
-        }
-    }
+    row = from / s.group, head = from % s.group;
+    span_give<MORE>(t, s, first_part + row * t.heads + head, head, s.queries - from, d, o);
 }
 
 #define SPAN(own)                                                                                  \

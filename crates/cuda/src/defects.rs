@@ -20,7 +20,7 @@ impl Defect {
 }
 
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 41] = [
+pub const DEFECTS: [Defect; 42] = [
     defect(
         "another row's scale",
         "few",
@@ -194,8 +194,14 @@ pub const DEFECTS: [Defect; 41] = [
     defect(
         "a window's row that sees one key more",
         "tiles",
-        "keys = s.position + at / s.group + 1 - s.tile * TILE_KEYS;",
-        "keys = s.position + at / s.group + 2 - s.tile * TILE_KEYS;",
+        "keys = s.position + row + 1 - s.tile * TILE_KEYS;",
+        "keys = s.position + row + 2 - s.tile * TILE_KEYS;",
+    ),
+    defect(
+        "a row's part of a tile that another kv head has",
+        "tiles",
+        "last ? t.heads - s.group + 1 : 1",
+        "last ? 1 : 1",
     ),
     defect(
         "a window's weights summed in another order",
