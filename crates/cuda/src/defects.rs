@@ -20,12 +20,18 @@ impl Defect {
 }
 
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 42] = [
+pub const DEFECTS: [Defect; 43] = [
     defect(
         "another row's scale",
         "few",
-        "scale[j] = rows.d[j * of.slices * TILE_ROWS];",
-        "scale[j] = rows.d[j * of.slices * TILE_ROWS - (int)threadIdx.x % 4];",
+        "here.d[i / 2 % ROW_TILES * TILE_ROWS + t]",
+        "here.d[i / 2 % ROW_TILES * TILE_ROWS + (t ^ 1)]",
+    ),
+    defect(
+        "sums of the first slice taken for those of the second",
+        "few",
+        "sums.fetch(first[i], ring[i]);",
+        "sums.fetch(first[0], ring[i]);",
     ),
     defect(
         "a tile of outputs taken twice",

@@ -200,7 +200,7 @@ pub const UNITS: [Unit; 15] = [
         name: "few",
         parts: &[PRELUDE, LAYOUT, PRODUCTS, part!("few")],
         kernels: &["few_nibbles_bf16_64", "few_nibbles_f16_32", "few_nibbles_k_32"],
-        shared: &[81_920, 90_112, 92_160],
+        shared: &[82_432, 94_720, 96_768],
         yields: false,
         hot: &["few_nibbles_bf16_64", "few_nibbles_f16_32", "few_nibbles_k_32"],
     },
