@@ -97,8 +97,6 @@ impl Recipe {
         let device = device::of(&shared.device.0, &layout, place.rank, place.member);
         command.args(["--device", &device.to_string()]);
         command.args(["--threads", &self.threads.to_string()]).args(shared.arguments());
-        // Of a ring too: ranks on cards that see each other pass rows from card to card.
-        command.args(["--exchange", shared.exchange.name()]);
         if !place.group.is_empty() {
             command.args(["--group", &place.group.join(",")]);
         }

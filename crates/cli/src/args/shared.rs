@@ -159,7 +159,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// As arguments of another rank: all but model, layout, device, threads and exchange.
+    /// As arguments of another rank: all but model, layout, device and threads.
     pub fn arguments(&self) -> Vec<String> {
         let (kv, encryption): (KvDtype, Encryption) = (self.kv.into(), self.encryption.into());
         let mut arguments = vec![
@@ -169,6 +169,9 @@ impl Shared {
             kv.name().into(),
             "--encryption".into(),
             encryption.name().into(),
+            // Of a ring too: ranks on cards pass rows from card to card.
+            "--exchange".into(),
+            self.exchange.name().into(),
             "--streams".into(),
             self.streams.to_string(),
             "--chunk".into(),

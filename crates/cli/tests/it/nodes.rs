@@ -248,6 +248,19 @@ fn a_second_head_takes_the_nodes_over_and_the_first_is_refused() {
     b.ends_well(s(10));
 }
 
+#[test]
+fn ranks_of_nodes_pass_rows_by_the_way_that_the_head_was_asked_for() {
+    let field = Field::new("exchange", &["b"], None);
+    let _b = field.agent(0);
+    let server = field.serve(&["--layers", "head:0-3,b:4-7", "--exchange", "nccl"]);
+    server.wait_ready(SERVES);
+    let why = "rows of the ring go over the link: --exchange nccl: ";
+    let said = fs::read_to_string(field.folder.join("b").join("rank.log")).unwrap();
+    for (rank, log) in [(0, server.process.log.text()), (1, said)] {
+        assert!(log.contains(&format!("rank {rank}: {why}")), "{log}");
+    }
+}
+
 /// What an agent said of the layers that its rank took: all bytes, those that were missing, those
 /// that came.
 fn took(agent: &Baton, layers: &str) -> [u64; 3] {
