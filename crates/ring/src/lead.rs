@@ -356,12 +356,16 @@ impl<J: Join> Desk<'_, J> {
                 self.carry.cancel(id);
             }
             Action::State(state) => {
-                if state == RingState::Ready {
+                let is_ready = state == RingState::Ready;
+                if is_ready {
                     self.seats = self.core.ranks().iter().map(seat).collect();
-                    tracing::info!("rank 0: ready, layout {}", self.leader.layout);
                     self.publish();
                 }
                 self.leader.driver.set_state(state);
+                if is_ready {
+                    // After the state, as where the ring breaks.
+                    tracing::info!("rank 0: ready, layout {}", self.leader.layout);
+                }
             }
             Action::Proven(hash) => self.leader.canary.keep(&hash),
             Action::Hold { reason, progressed } => {
