@@ -33,14 +33,7 @@ impl Field {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         write_key(&folder.join("ring.key"), 7);
-        // A port each, and the next one for its rank.
-        let addresses = loop {
-            let free = free_addresses(nodes.len());
-            let next = |a: &SocketAddr| SocketAddr::new(a.ip(), a.port().wrapping_add(1));
-            if free.iter().all(|a| std::net::TcpListener::bind(next(a)).is_ok()) {
-                break free;
-            }
-        };
+        let addresses = free_addresses(nodes.len());
         let nodes = nodes.iter().copied().zip(addresses).collect();
         let field = Self { folder, nodes, limit };
         field.list(field.nodes.len());
@@ -234,7 +227,7 @@ fn a_second_head_takes_the_nodes_over_and_the_first_is_refused() {
     let status = first.process.exit(s(30));
     let log = || first.process.log.text();
     assert_eq!(status.code(), Some(1), "{}", log());
-    assert!(log().contains("another head has taken over"), "{}", log());
+    first.process.log.wait("another head has taken over", s(5));
     let url = format!("http://{}", second.addr);
     let output = baton().args(["replan", "--url", &url]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -411,7 +404,7 @@ fn a_node_whose_file_has_other_values_takes_the_layers_instead() {
     let (status, reply) = server.complete(&body);
     assert_eq!(status, 200, "{reply}");
     assert_eq!(crate::http::ids(&reply["choices"][0]), alone(&body));
-    let said = server.process.log.last("has another model's values").unwrap();
+    let (_, said) = server.process.log.wait("has another model's values", s(5));
     assert!(said.contains("OtherTensor: rank 1: describe.layer 4"), "{said}");
     let [all, missing, _] = took(&b, "4..8");
     assert!(0 < missing && missing <= all, "{missing} of {all}");

@@ -1,8 +1,9 @@
 //! Servers, and rings whose ranks are started by hand.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -152,10 +153,27 @@ pub fn failed_by_name(all: &Streamed) -> &str {
     all.error.as_deref().unwrap_or_else(|| panic!("no error event: {all:?}"))
 }
 
-/// Free loopback addresses.
+/// Ports that no system hands out by itself, to a listener at port 0 or to a client's end: whoever
+/// binds one later finds it as it was drawn.
+const PORTS: std::ops::Range<u16> = 16_384..32_000;
+/// Drawn so far, two ports each.
+static DRAWN: AtomicU32 = AtomicU32::new(0);
+
+/// Free loopback addresses, each for its process alone, and the port after each for its rank.
 pub fn free_addresses(count: usize) -> Vec<SocketAddr> {
-    let held: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|listener| listener.local_addr().unwrap()).collect()
+    let pairs = u32::from(PORTS.end - PORTS.start) / 2;
+    // Tests of another process begin elsewhere.
+    let first = std::process::id().wrapping_mul(97);
+    let draw = |_| {
+        let at = first.wrapping_add(DRAWN.fetch_add(1, Ordering::Relaxed)) % pairs;
+        let address = |port| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
+        let port = PORTS.start + 2 * at as u16;
+        let both = [port, port + 1].map(|port| TcpListener::bind(address(port)).is_ok());
+        (both == [true; 2]).then(|| address(port))
+    };
+    let free: Vec<_> = (0..pairs).filter_map(draw).take(count).collect();
+    assert_eq!(free.len(), count, "no {count} free ports in {PORTS:?}");
+    free
 }
 
 /// What the ranks of a ring by hand are told.
