@@ -220,7 +220,7 @@ impl Life {
         head.process.signal(libc::SIGCONT);
         let status = head.process.exit(s(30));
         assert_eq!(status.code(), Some(1), "{}", head.process.log.text());
-        let said = head.process.log.last("another head has taken over").expect("the reason");
+        let (_, said) = head.process.log.wait("another head has taken over", s(5));
         self.timeline.say(format!("the first head goes on, is refused and ends: {said}"));
         self.client.served(s(60));
         (second, count)
