@@ -4,6 +4,7 @@ pub mod a16;
 pub mod a8;
 pub mod attention;
 pub mod base;
+pub mod candidates;
 pub mod count;
 pub mod exp;
 pub mod float;

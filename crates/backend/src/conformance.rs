@@ -15,6 +15,7 @@ use arith::count;
 use crate::Backend;
 
 mod attention;
+mod candidates;
 mod chains;
 mod fused;
 mod heads;
@@ -123,7 +124,10 @@ fn suite<B: Backend>(backend: &B, level: Level, stop: bool, parts: Range<usize>)
     let mut checks = Checks { backend, level, stop, report: Report::default() };
     for part in parts {
         match part {
-            0 => rowwise::run(&mut checks),
+            0 => {
+                rowwise::run(&mut checks);
+                candidates::run(&mut checks);
+            }
             LINEARS => linear::run(&mut checks),
             2 => attention::run(&mut checks),
             3 => heads::run(&mut checks),

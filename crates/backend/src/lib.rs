@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arith::base::Arith;
+use arith::candidates;
 use arith::format::Matrix;
 use arith::linear::Groups;
 
@@ -199,6 +200,23 @@ pub trait Backend: Send + Sync + 'static {
     fn upload(&self, data: &[f32], to: &mut Self::Rows);
     /// Device to host: rows `first ..` as many as `to` holds.
     fn download(&self, from: &Self::Rows, first: usize, to: &mut [f32]);
+
+    /// Puts behind `to` what [`candidates::pack`] makes of the first rows of logits, one for each
+    /// of `best`, which have `width` of them and begin at id `first` of the whole row; a device
+    /// may do it itself.
+    fn candidates(
+        &self,
+        (logits, width): (&Self::Rows, usize),
+        first: u32,
+        best: &[u32],
+        to: &mut Vec<f32>,
+    ) {
+        let mut whole = vec![0.0; best.len() * width];
+        self.download(logits, 0, &mut whole);
+        for (row, &best) in whole.chunks_exact(width).zip(best) {
+            candidates::pack(row, first, best, to);
+        }
+    }
 
     /// Packs a matrix. Called at load, from several layers in turn; may use all threads.
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Self::Linear, BackendError>;

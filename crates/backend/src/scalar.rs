@@ -254,6 +254,19 @@ impl Backend for Scalar {
         Ok(State::new(shape, places))
     }
 
+    fn candidates(
+        &self,
+        (logits, width): (&Rows, usize),
+        first: u32,
+        best: &[u32],
+        to: &mut Vec<f32>,
+    ) {
+        assert_eq!(width, logits.width);
+        for (r, &best) in best.iter().enumerate() {
+            planted::candidates(self.defect, logits.row(r), first, best, to);
+        }
+    }
+
     fn copy_rows(&self, from: &Rows, first: usize, rows: usize, to: &mut Rows, at: usize) {
         let width = from.width;
         assert_eq!(width, to.width);

@@ -103,6 +103,7 @@ pub struct Wanted {
     pub rows: u32,
     /// The last so many go through the head; the others are for the draft head alone.
     pub heads: u32,
-    /// How many of the best logits of each of those are needed; 0 for all of them.
+    /// How many of the best logits of each of those are needed, 0 for all of them: what comes back
+    /// of a row is what [`arith::candidates::pack`] makes of it.
     pub best: u32,
 }

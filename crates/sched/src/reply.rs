@@ -1,6 +1,6 @@
 //! A request on its way to a reply: its tokens, and what its logits rows become.
 
-use arith::float;
+use arith::{candidates, float};
 use sha2::{Digest, Sha256};
 
 use crate::draft::Drafts;
@@ -107,9 +107,10 @@ impl Reply {
         if asks || self.sha.is_some() { 0 } else { self.chooser.deciding() }
     }
 
-    /// Takes the logits of rows `first ..`, the last ones of `drafts`; draws where a row is the
-    /// newest token's, and goes on as long as a draft equals what was drawn. The last row
-    /// that stays; `None` when the reply has ended, whose last event is then in `events`.
+    /// Takes the logits of rows `first ..`, as many as [`Reply::best`] says, the last ones of
+    /// `drafts`; draws where a row is the newest token's, and goes on as long as a draft equals
+    /// what was drawn. The last row that stays; `None` when the reply has ended, whose last event
+    /// is then in `events`.
     pub fn hear(
         &mut self,
         first: u32,
@@ -120,14 +121,16 @@ impl Reply {
     ) -> Option<usize> {
         let drafted = drafts.tokens().len();
         self.drafted += drafted as u32;
-        let known = logits.len() / vocab - drafted;
-        let (own, ahead) = logits.split_at(known * vocab);
+        let best = self.best();
+        let (width, few) = (candidates::given(vocab, best), candidates::are_few(vocab, best));
+        let known = logits.len() / width - drafted;
+        let (own, ahead) = logits.split_at(known * width);
         // Where the best are enough, whoever computes them looks at all.
-        let is_spoilt = match self.best() {
+        let is_spoilt = match best {
             0 => float::is_spoilt,
-            _ => |row: &[f32]| row[0].is_nan(),
+            _ => |row: &[f32]| row.last().is_some_and(|x| x.is_nan()),
         };
-        if let Some(row) = own.chunks_exact(vocab).position(is_spoilt) {
+        if let Some(row) = own.chunks_exact(width).position(is_spoilt) {
             return self.spoil(first + row as u32, events);
         }
         let kept = known as u32;
@@ -138,16 +141,16 @@ impl Reply {
             return Some(known - 1);
         }
         assert_eq!(first + kept, self.length(), "a row of a token not drawn");
-        let mut drawn = self.draw(&own[own.len() - vocab..], events)?;
+        let mut drawn = self.draw(&own[own.len() - width..], few, events)?;
         let mut last = 0;
         while let Some(row) = drafts.child(last, drawn) {
-            let logits = &ahead[(row - 1) * vocab..row * vocab];
+            let logits = &ahead[(row - 1) * width..row * width];
             if is_spoilt(logits) {
                 return self.spoil(self.length() - 1, events);
             }
             last = row;
             self.accepted += 1;
-            drawn = self.draw(logits, events)?;
+            drawn = self.draw(logits, few, events)?;
         }
         Some(known - 1 + last)
     }
@@ -196,12 +199,22 @@ impl Reply {
         }
     }
 
-    /// Draws the next token; `None` where it ends the reply.
-    fn draw(&mut self, row: &[f32], events: &mut Vec<(RequestId, Event)>) -> Option<u32> {
+    /// Draws the next token from a row, or the `few` candidates that stand for it; `None` where it
+    /// ends the reply.
+    fn draw(
+        &mut self,
+        row: &[f32],
+        few: bool,
+        events: &mut Vec<(RequestId, Event)>,
+    ) -> Option<u32> {
         if let Some(sha) = &mut self.sha {
             hash(sha, row);
         }
-        let (drawn, logprobs) = match self.chooser.draw(row, self.length()) {
+        let chosen = match few {
+            true => self.chooser.draw_among(candidates::read(row), self.length()),
+            false => self.chooser.draw(row, self.length()),
+        };
+        let (drawn, logprobs) = match chosen {
             Chosen::Token(id, logprobs) => (id, logprobs),
             Chosen::Over => {
                 events.push((self.id, self.done(Finish::Stop)));

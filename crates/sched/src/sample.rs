@@ -5,6 +5,7 @@
 //! where a bound on it, read from the leading zeros of the hash, says that it could win. Each
 //! shortcut is either exact or notices that it can't tell, and then the plain form decides.
 
+use arith::candidates::VALUES;
 use arith::sample::{TEMPERATURE_MIN, mix, noise, noise_key};
 use sha2::{Digest, Sha256};
 
@@ -54,18 +55,7 @@ pub fn draw(logits: &[f32], sampling: &Sampling, position: u32) -> u32 {
     }
     let top_k = sampling.top_k as usize;
     let kept = if top_k > 0 && top_k < logits.len() {
-        let mut kept = leading(logits, top_k, t);
-        let weights = weights(&kept);
-        let total: f64 = weights.iter().sum();
-        let mut mass = 0.0;
-        let enough = weights.iter().position(|w| {
-            mass += w;
-            mass >= sampling.top_p * total
-        });
-        if let (true, Some(last)) = (sampling.top_p < 1.0, enough) {
-            kept.truncate(last + 1);
-        }
-        kept
+        cut_tail(leading(logits, top_k, t), sampling.top_p)
     } else if sampling.top_p < 1.0 {
         match nucleus(logits, best, t, sampling.top_p) {
             Some(kept) => kept,
@@ -78,6 +68,19 @@ pub fn draw(logits: &[f32], sampling: &Sampling, position: u32) -> u32 {
         let first = Candidate { scaled: f64::from(logits[best as usize]) / t, id: best };
         return race(std::iter::once(first).chain(all), sampling.seed, position);
     };
+    let left = cut_unlikely(&kept, sampling.min_p);
+    race(kept[..left].iter().copied(), sampling.seed, position)
+}
+
+/// The same from the best candidates of a row alone, best first, as many as [`deciding`] says.
+pub fn draw_among(best: &[[f32; VALUES]], sampling: &Sampling, position: u32) -> u32 {
+    if sampling.temperature <= 0.0 {
+        return best[0][0].to_bits();
+    }
+    let t = sampling.temperature.max(TEMPERATURE_MIN);
+    let candidate =
+        |[id, x]: &[f32; VALUES]| Candidate { scaled: f64::from(*x) / t, id: id.to_bits() };
+    let kept = cut_tail(best.iter().map(candidate).collect(), sampling.top_p);
     let left = cut_unlikely(&kept, sampling.min_p);
     race(kept[..left].iter().copied(), sampling.seed, position)
 }
@@ -145,6 +148,21 @@ fn weights(sorted: &[Candidate]) -> Vec<f64> {
     let top = sorted[0].scaled;
     let weight = |c: &Candidate| libm::exp(c.scaled - top);
     sorted.iter().map(weight).collect()
+}
+
+/// What top-p leaves of sorted candidates that are all there are.
+fn cut_tail(mut sorted: Vec<Candidate>, top_p: f64) -> Vec<Candidate> {
+    if top_p < 1.0 {
+        let weights = weights(&sorted);
+        let total: f64 = weights.iter().sum();
+        let mut mass = 0.0;
+        let enough = weights.iter().position(|w| {
+            mass += w;
+            mass >= top_p * total
+        });
+        sorted.truncate(enough.map_or(sorted.len(), |last| last + 1));
+    }
+    sorted
 }
 
 /// How many of the sorted candidates min-p leaves; at least one.

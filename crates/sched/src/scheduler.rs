@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use arith::base::{Round as RoundNumber, StreamId, TILE_KEYS};
+use arith::candidates;
 use wire::limit::WINDOW_ROWS_MAX;
 use wire::plan::{Keep, Op};
 
@@ -231,8 +232,9 @@ impl Scheduler {
         self.cache.echo(keeps, &mut self.ledger, is_over);
     }
 
-    /// The oldest round in flight has come back with its `wanted` rows, `vocab` logits each. What
-    /// the owners hear. Another round or another number of rows is a bug of the caller.
+    /// The oldest round in flight has come back with its `wanted` rows, of `vocab` logits each, of
+    /// which as many are there as [`Wanted::best`] says ([`candidates::given`]). What the owners
+    /// hear. Another round or another number of rows is a bug of the caller.
     pub fn complete(
         &mut self,
         number: RoundNumber,
@@ -241,15 +243,19 @@ impl Scheduler {
     ) -> Vec<(RequestId, Event)> {
         let flight = self.flights.pop_front().expect("no round is in flight");
         assert_eq!(flight.number, number, "rounds come back in order");
-        let heads: u32 = flight.wanted.iter().map(|wanted| wanted.heads).sum();
-        assert_eq!(logits.len(), heads as usize * vocab, "rows of {number}");
+        let given = |wanted: &Wanted| wanted.heads as usize * candidates::given(vocab, wanted.best);
+        assert_eq!(
+            logits.len(),
+            flight.wanted.iter().map(given).sum::<usize>(),
+            "values of {number}"
+        );
         for id in flight.ended {
             self.slots[id.0 as usize] = Slot::Free;
         }
         let (mut events, mut rest, mut at) = (Vec::new(), logits, 0);
         self.jobs.clear();
         for wanted in flight.wanted {
-            let (own, after) = rest.split_at(wanted.heads as usize * vocab);
+            let (own, after) = rest.split_at(given(&wanted));
             (rest, at) = (after, at + wanted.rows as usize);
             let id = wanted.id;
             let Slot::Live(stream) = &mut self.slots[id.0 as usize] else {

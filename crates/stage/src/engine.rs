@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use arith::base::{Round, StreamId};
-use arith::float;
+use arith::candidates;
 use wire::plan::Plan;
 
 use crate::StageError;
@@ -68,16 +68,6 @@ pub struct Chain<'a> {
 /// Draws a guess: the chain's place among the given ones, the token's position, its logits.
 pub type Pick<'a> = &'a mut dyn FnMut(usize, u32, &[f32]) -> u32;
 
-/// Makes whole rows of logits what [`Engine::best_logits`] says of those that are spoilt.
-pub(crate) fn spoil(best: &[u32], logits: &mut [f32]) {
-    let vocab = logits.len() / best.len().max(1);
-    for (row, &best) in logits.chunks_exact_mut(vocab.max(1)).zip(best) {
-        if best > 0 && float::is_spoilt(row) {
-            row.fill(float::SPOILT);
-        }
-    }
-}
-
 /// Wakes whoever drives an engine.
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
@@ -131,8 +121,7 @@ pub trait Engine: Send {
     /// a group on the first member alone.
     fn logits(&mut self, rows: &[f32], out: &mut Vec<f32>) -> Result<(), StageError>;
     /// The same where only so many of the best logits of row `i` are needed as `best[i]` says, 0
-    /// for all of them: the others of such a row may be -infinity, and it is NaN throughout where
-    /// one of its logits is spoilt.
+    /// for all of them: `out` becomes what [`candidates::pack`] makes of each row.
     fn best_logits(
         &mut self,
         rows: &[f32],
@@ -140,7 +129,7 @@ pub trait Engine: Send {
         out: &mut Vec<f32>,
     ) -> Result<(), StageError> {
         self.logits(rows, out)?;
-        spoil(best, out);
+        *out = candidates::pack_rows(out, best);
         Ok(())
     }
     /// Rows whose time a prompt's chunk takes this rank's device beside that of its own rows, where

@@ -58,6 +58,12 @@ pub enum Defect {
     UnflushedRows,
     /// Sums of two rows are not flushed.
     UnflushedAdd,
+    /// Of equal candidates the last is the best.
+    LastOfEqual,
+    /// Of a spoilt row candidates are given, where it holds no NaN.
+    UnseenSpoilt,
+    /// Candidates have the ids of the member's own rows.
+    OwnIds,
     /// Embeddings leave out the offset of their blocks.
     NoOffset,
     /// Codes of formats without offsets are not lessened by their zero point.
@@ -134,7 +140,7 @@ pub enum Defect {
 
 impl Defect {
     /// Every defect.
-    pub const ALL: [Self; 62] = [
+    pub const ALL: [Self; 65] = [
         Self::DroppedSlice,
         Self::SwappedTree,
         Self::UnfusedDot,
@@ -161,6 +167,9 @@ impl Defect {
         Self::OtherExp,
         Self::UnflushedRows,
         Self::UnflushedAdd,
+        Self::LastOfEqual,
+        Self::UnseenSpoilt,
+        Self::OwnIds,
         Self::NoOffset,
         Self::NoZeroPoint,
         Self::NoFifthBit,

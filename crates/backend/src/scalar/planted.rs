@@ -5,6 +5,7 @@ use std::ops::Range;
 use arith::a16::{A16, Q_MAX, quantise_slice};
 use arith::attention::{KvDtype, Partial, scale};
 use arith::base::{Arith, CHUNK_KEYS, SLICE_VALUES, TILE_KEYS};
+use arith::candidates::{are_few, pack};
 use arith::exp::{sigmoid, silu};
 use arith::float::{SPOILT, f16_to_f32, f32_to_f16, flush, fma, is_spoilt};
 use arith::format::{Affine, Format, Matrix, read_float};
@@ -13,6 +14,31 @@ use arith::norm::LANES;
 
 use super::{Defect, planted_a8};
 use crate::{RowAt, RowMap};
+
+/// What stands for one row of logits.
+pub(super) fn candidates(
+    defect: Option<Defect>,
+    row: &[f32],
+    first: u32,
+    best: u32,
+    to: &mut Vec<f32>,
+) {
+    let few = are_few(row.len(), best) && !row.iter().any(|x| x.is_nan());
+    let mut ids: Vec<u32> = (0..row.len() as u32).collect();
+    let value = |id: &u32| row[*id as usize] + 0.0;
+    match defect {
+        Some(Defect::LastOfEqual) if few && !is_spoilt(row) => {
+            ids.sort_by(|a, b| value(b).total_cmp(&value(a)).then(b.cmp(a)));
+        }
+        Some(Defect::UnseenSpoilt) if few => {
+            ids.sort_by(|a, b| value(b).total_cmp(&value(a)).then(a.cmp(b)));
+        }
+        Some(Defect::OwnIds) => return pack(row, 0, best, to),
+        _ => return pack(row, first, best, to),
+    }
+    let best = ids.iter().take(best as usize);
+    to.extend(best.flat_map(|id| [f32::from_bits(first + id), value(id)]));
+}
 
 /// Which row of how many an op computes.
 #[derive(Clone, Copy)]

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arith::candidates;
 use arith::sample::{Penalties, shifted};
 
 use super::mask::{Grammar, Mask, Verdict};
-use super::{Sampling, argmax, deciding, draw, logprobs, top_logprobs};
+use super::{Sampling, argmax, deciding, draw, draw_among, logprobs, top_logprobs};
 
 /// What a request asks of its draws beyond [`Sampling`]; the default asks for nothing.
 #[derive(Clone, Debug)]
@@ -117,6 +118,12 @@ impl Chooser {
         };
         let count = self.guide.logprobs;
         Chosen::Token(id, count.map(|count| Box::new(Logprobs::of(logits, id, count))))
+    }
+
+    /// The same from the best candidates of a row, as many as decide.
+    pub fn draw_among(&self, best: &[[f32; candidates::VALUES]], position: u32) -> Chosen {
+        assert!(self.deciding() > 0, "a draw that needs the whole row");
+        Chosen::Token(draw_among(best, &self.sampling, position), None)
     }
 
     /// How many of a row's best logits decide the next token; 0 where other logits are needed too.

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use arith::candidates;
 use proptest::prelude::*;
 
 use super::*;
@@ -67,6 +68,20 @@ proptest! {
         for position in (0..4).map(|n| position.wrapping_add(n)) {
             let plain = arith::sample::draw(&logits, &sampling, position);
             prop_assert_eq!(draw(&logits, &sampling, position), plain);
+        }
+    }
+
+    #[test]
+    fn a_draw_from_the_candidates_that_decide_is_that_from_the_row(
+        logits in logits(), sampling in sampling(), position in any::<u32>()
+    ) {
+        let best = deciding(&sampling);
+        if best > 0 && candidates::are_few(logits.len(), best) {
+            let few = candidates::pack_rows(&logits, &[best]);
+            for position in (0..4).map(|n| position.wrapping_add(n)) {
+                let drawn = draw_among(candidates::read(&few), &sampling, position);
+                prop_assert_eq!(drawn, arith::sample::draw(&logits, &sampling, position));
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arith::candidates::pack_rows;
 use sched::sample::{Grammar, Guide, Mask, Verdict};
 use sched::{
     Drafter, Drafting, Drafts, Event, Limits, Opening, Outlook, Proposal, RequestId, Scheduler,
@@ -84,7 +85,7 @@ fn reply(drafts: bool) -> (Vec<u32>, u64, (u32, u32)) {
         rounds += 1;
         let heads: u32 = round.wanted.iter().map(|wanted| wanted.heads).sum();
         let logits = [0.0, 2.0, 1.0, 0.0].repeat(heads as usize);
-        for (_, event) in sched.complete(round.number, &logits, VOCAB) {
+        for (_, event) in sched.complete(round.number, &pack_rows(&logits, &round.best()), VOCAB) {
             match event {
                 Event::Token { id, .. } => tokens.push(id),
                 Event::Done { drafted, accepted, .. } => counts = Some((drafted, accepted)),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use arith::base::{Generation, Round as RoundNumber, StreamId};
+use arith::candidates::pack_rows;
 use sched::Wanted;
 use sched::{Event, Failure, Finish, Limits, Refusal, Request, RequestId, Round, Scheduler};
 use wire::plan::{Entry, Mode, Op, Plan, Want};
@@ -88,7 +89,8 @@ impl Desk {
     fn back(&mut self, round: &Round, row: impl Fn(u32) -> [f32; 3]) {
         let rows = round.wanted.iter();
         let logits: Vec<f32> = rows.flat_map(|w| row(w.id.0).repeat(w.heads as usize)).collect();
-        for (id, event) in self.sched.complete(round.number, &logits, 3) {
+        for (id, event) in self.sched.complete(round.number, &pack_rows(&logits, &round.best()), 3)
+        {
             self.events.entry(id.0).or_default().push(event);
         }
     }
@@ -257,7 +259,7 @@ fn pages_that_a_round_gives_back_are_taken_in_it() {
     desk.sched.cancel(RequestId(1));
     desk.ask(2, 4, 100).unwrap();
     desk.ask(3, 130, 60).unwrap();
-    let held = desk.sched.complete(RoundNumber(1), &ONE, 3);
+    let held = desk.sched.complete(RoundNumber(1), &pack_rows(&ONE, &[1]), 3);
     assert_eq!(held, []);
     let round = desk.issue();
     let ops: Vec<Op> = round.plan.entries.iter().map(|e| e.op).collect();

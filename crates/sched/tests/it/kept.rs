@@ -1,6 +1,7 @@
 //! The prompt cache, plan by plan.
 
 use arith::base::StreamId;
+use arith::candidates::pack_rows;
 use sched::{Caching, Event, Limits, Request, RequestId, Round, Scheduler};
 use wire::plan::{Keep, KeepOp, Op};
 
@@ -42,7 +43,9 @@ impl Desk {
         let echo = round.plan.keeps.iter().map(|keep| Keep { held: holds, ..*keep });
         self.sched.echo(&echo.collect::<Vec<_>>());
         let rows = round.plan.wanted().len();
-        for (id, event) in self.sched.complete(round.number, &ONE.repeat(rows), 3) {
+        for (id, event) in
+            self.sched.complete(round.number, &pack_rows(&ONE.repeat(rows), &round.best()), 3)
+        {
             if let Event::Done { cached, .. } = event {
                 self.cached.push((id.0, cached));
             }

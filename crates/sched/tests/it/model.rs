@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use arith::candidates;
 use sched::sample::{Penalties, deciding};
 use sched::{DraftJob, Limits, Request, Round, SlotState, Wanted};
 use wire::limit::WINDOW_ROWS_MAX;
@@ -350,7 +351,8 @@ impl Model {
             });
         }
         for state in &window[(entry.rows - heads) as usize..] {
-            returned.logits.extend(logits(*state, watched.ask.fragile));
+            let row = logits(*state, watched.ask.fragile);
+            candidates::pack(&row, 0, best(&watched.ask.request), &mut returned.logits);
         }
         Ok(prompt)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use arith::candidates::pack_rows;
 use sched::{Event, Limits, Line, Pace, RequestId, Round, Scheduler};
 
 use crate::asks::NAMES;
@@ -95,7 +96,8 @@ impl Clocked {
         let (round, _) = self.flying.pop_front().unwrap();
         let rows: u32 = round.wanted.iter().map(|wanted| wanted.rows).sum();
         let logits = [0.0, 1.0, 0.0].repeat(rows as usize);
-        for (id, event) in self.sched.complete(round.number, &logits, 3) {
+        for (id, event) in self.sched.complete(round.number, &pack_rows(&logits, &round.best()), 3)
+        {
             match event {
                 Event::Token { .. } if id == RequestId(1) => self.tokens.push(self.now),
                 Event::Done { .. } => self.done.push(id.0),

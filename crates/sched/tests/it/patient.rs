@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arith::candidates::pack_rows;
 use sched::sample::{Grammar, Guide, Mask, Verdict};
 use sched::{Event, Limits, RequestId, Scheduler};
 
@@ -34,7 +35,7 @@ fn turn(sched: &mut Scheduler) -> Option<[usize; 2]> {
     let heads: u32 = round.wanted.iter().map(|wanted| wanted.heads).sum();
     let logits = [0.0, 1.0, 0.0].repeat(heads as usize);
     let mut tokens = [0; 2];
-    for (id, event) in sched.complete(round.number, &logits, 3) {
+    for (id, event) in sched.complete(round.number, &pack_rows(&logits, &round.best()), 3) {
         tokens[id.0 as usize - 1] += usize::from(matches!(event, Event::Token { .. }));
     }
     Some(tokens)

@@ -73,14 +73,15 @@ impl<B: Backend> Ends<B> {
         backend.embed(&self.embeddings, ids, x);
     }
 
-    /// Logits of the first `rows` rows of `residual.x`, of which `best` are needed of each.
+    /// Puts behind `to` the logits of the first `rows` rows of `residual.x`, of which `best` are
+    /// needed of each; on the first member alone.
     pub(super) fn run(
         &mut self,
         (backend, group): (&B, &mut Group),
         division: &Division,
         (rows, best): (usize, &[u32]),
         residual: &mut Residual<B>,
-        to: &mut [f32],
+        to: &mut Vec<f32>,
     ) -> Result<(), ExchangeError> {
         self.norm(backend, division.whole.eps, rows, &residual.x, &mut residual.n);
         let logits = self.logits.as_mut().expect("allocate comes first");

@@ -10,7 +10,6 @@ use super::choice::Way;
 use super::division::{Close, Pieces};
 use super::loader::Loader;
 use super::merge::Merge;
-use crate::engine::spoil;
 use crate::{Exchange, ExchangeError, Fault, StageError};
 
 /// Values of some rows on their way to the other members, and what came from all.
@@ -177,23 +176,26 @@ impl Group {
         })
     }
 
-    /// Rows of the head on the first member, of which `from` holds this member's pieces and `best`
-    /// logits are needed of each.
+    /// Puts rows of the head behind `to` on the first member: `from` holds this member's pieces,
+    /// and `best` logits are needed of each.
     pub(super) fn merge<B: Backend>(
         &mut self,
         backend: &B,
         (from, best): (&B::Rows, &[u32]),
         pieces: &Pieces,
-        to: &mut [f32],
+        to: &mut Vec<f32>,
     ) -> Result<(), ExchangeError> {
+        let index = self.parcel.index;
         if !pieces.is_divided() {
-            backend.download(from, 0, to);
-            spoil(best, to);
+            if index == 0 {
+                backend.candidates((from, pieces.width), 0, best, to);
+            }
             return Ok(());
         }
         let Self { exchange, parcel, merge } = self;
-        parcel.own.resize(best.len() * pieces.values(parcel.index), 0.0);
-        backend.download(from, 0, &mut parcel.own);
+        parcel.own.clear();
+        let (share, first) = (pieces.values(index), pieces.runs(index)[0].start);
+        backend.candidates((from, share), first as u32, best, &mut parcel.own);
         merge.run(&mut **exchange, pieces, (&parcel.own, best), to)
     }
 

@@ -1,29 +1,28 @@
 //! The members' shares of the head's rows, joined on the first member: whole rows, or the best
-//! candidates of each member by value and id.
+//! candidates of all members by value and id.
 
-use arith::{float, head};
+use arith::candidates::{VALUES, are_few, given, read, spoilt};
+use arith::float;
 
 use super::division::Pieces;
 use crate::{Exchange, ExchangeError, Fault};
 
-/// Values of a candidate: the bits of its id, and its logit.
-const CANDIDATE: usize = 2;
-
-/// What a member gives of its share, and what the first one has of all.
+/// What the first member has of all.
 #[derive(Default)]
 pub(super) struct Merge {
     fault: Option<Fault>,
-    own: Vec<f32>,
     sizes: Vec<usize>,
     all: Vec<f32>,
 }
 
-/// Values of a row that a member of `share` logits gives where `best` are needed, 0 for all.
-pub(super) fn given(share: usize, best: u32) -> usize {
-    match best as usize {
-        0 => share,
-        best => share.min(best.saturating_mul(CANDIDATE)),
-    }
+/// What is known of one row.
+struct Row {
+    best: u32,
+    spoilt: bool,
+    /// Id and logit of candidates.
+    found: Vec<(u32, f32)>,
+    /// All logits, where they are not few.
+    whole: Vec<f32>,
 }
 
 impl Merge {
@@ -31,28 +30,22 @@ impl Merge {
         Self { fault, ..Self::default() }
     }
 
-    /// Meets the others with this member's `share` of some rows, of which `best` are needed of
-    /// each. On the first member `to` becomes the rows: what is no candidate is -infinity, and a
-    /// row whose best were asked for is NaN throughout where any member's share is spoilt.
+    /// Meets the others with what stands for this member's `share` of some rows, of which `best`
+    /// are needed of each. The first member puts what stands for the rows behind `to`; one whose
+    /// best were asked for is spoilt where any member's share is.
     pub(super) fn run(
         &mut self,
         exchange: &mut dyn Exchange,
         pieces: &Pieces,
         (share, best): (&[f32], &[u32]),
-        to: &mut [f32],
+        to: &mut Vec<f32>,
     ) -> Result<(), ExchangeError> {
-        let index = exchange.member().index;
-        let first = pieces.runs(index)[0].start;
-        self.own.clear();
-        for (row, &best) in share.chunks_exact(pieces.values(index)).zip(best) {
-            pack(row, first as u32, best, &mut self.own);
-        }
         let values =
             |member| best.iter().map(|&best| given(pieces.values(member), best)).sum::<usize>();
         self.sizes.clear();
         self.sizes.extend((0..pieces.members().len()).map(values));
-        exchange.collect(&self.own, &self.sizes, &mut self.all)?;
-        if index == 0 {
+        exchange.collect(share, &self.sizes, &mut self.all)?;
+        if exchange.member().index == 0 {
             if self.fault == Some(Fault::SwappedPieces) {
                 self.all.rotate_left(self.sizes[0]);
             }
@@ -61,79 +54,70 @@ impl Merge {
         Ok(())
     }
 
-    fn join(&self, pieces: &Pieces, best: &[u32], to: &mut [f32]) -> Result<(), ExchangeError> {
-        to.fill(f32::NEG_INFINITY);
+    fn join(&self, pieces: &Pieces, best: &[u32], to: &mut Vec<f32>) -> Result<(), ExchangeError> {
+        let row = |&best: &u32| {
+            let whole = if are_few(pieces.width, best) { 0 } else { pieces.width };
+            Row { best, spoilt: false, found: Vec::new(), whole: vec![0.0; whole] }
+        };
+        let mut rows: Vec<Row> = best.iter().map(row).collect();
         let mut rest = &self.all[..];
-        let mut spoilt = vec![false; best.len()];
         for (member, runs) in pieces.members().iter().enumerate() {
             let share = pieces.values(member);
-            let rows = to.chunks_exact_mut(pieces.width).zip(best);
-            for ((row, &best), spoilt) in rows.zip(&mut spoilt) {
-                let (values, after) = rest.split_at(given(share, best));
+            for row in &mut rows {
+                let (values, after) = rest.split_at(given(share, row.best));
                 rest = after;
-                if values.len() == share {
-                    row[runs[0].clone()].copy_from_slice(values);
-                } else {
-                    let (candidates, _) = values.as_chunks::<CANDIDATE>();
-                    place(candidates, row).map_err(|reason| ExchangeError { member, reason })?;
-                }
-                // Of a spoilt share that is what all of it is, an id's bits beside it or not.
-                *spoilt |= best > 0 && values.last().is_some_and(|x| x.is_nan());
+                row.take(values, (runs[0].start, share), pieces.width)
+                    .map_err(|reason| ExchangeError { member, reason })?;
             }
         }
-        let rows = to.chunks_exact_mut(pieces.width).zip(best);
-        for ((row, &best), spoilt) in rows.zip(spoilt) {
-            if best == 0 {
-                continue;
-            }
-            if spoilt {
-                row.fill(float::SPOILT);
-            }
-            if self.fault == Some(Fault::HigherTie) {
-                resolve_higher(row);
-            }
-        }
+        rows.into_iter().for_each(|row| row.give(self.fault, to));
         Ok(())
     }
 }
 
-/// Puts candidates where their ids say.
-fn place(candidates: &[[f32; CANDIDATE]], row: &mut [f32]) -> Result<(), String> {
-    let most = row.len();
-    for [id, x] in candidates {
-        let id = id.to_bits() as usize;
-        let Some(found) = row.get_mut(id) else {
-            return Err(format!("OtherIds: expected ids below {most}, found {id}"));
-        };
-        *found = *x;
-    }
-    Ok(())
-}
-
-/// Puts what is given of one row of a share behind `to`; its logits begin at id `first`.
-fn pack(row: &[f32], first: u32, best: u32, to: &mut Vec<f32>) {
-    let is_whole = given(row.len(), best) == row.len();
-    if best > 0 && float::is_spoilt(row) {
-        match is_whole {
-            true => to.extend(std::iter::repeat_n(float::SPOILT, row.len())),
-            false => (0..best).for_each(|_| to.extend([f32::from_bits(first), float::SPOILT])),
+impl Row {
+    /// Takes a member's values in, of a share that begins at id `first` of `width`.
+    fn take(
+        &mut self,
+        values: &[f32],
+        (first, share): (usize, usize),
+        width: usize,
+    ) -> Result<(), String> {
+        // Of a spoilt share that is what all of it is, an id's bits beside it or not.
+        self.spoilt |= self.best > 0 && values.last().is_some_and(|x| x.is_nan());
+        if !self.whole.is_empty() {
+            self.whole[first..first + share].copy_from_slice(values);
+        } else if are_few(share, self.best) {
+            for [id, x] in read(values) {
+                let id = id.to_bits();
+                if id as usize >= width {
+                    return Err(format!("OtherIds: expected ids below {width}, found {id}"));
+                }
+                self.found.push((id, *x));
+            }
+        } else {
+            self.found.extend((first as u32..).zip(values.iter().map(|x| x + 0.0)));
         }
-        return;
+        Ok(())
     }
-    if is_whole {
-        to.extend_from_slice(row);
-        return;
-    }
-    for id in head::leading(row, best as usize) {
-        to.extend([f32::from_bits(first + id), row[id as usize]]);
-    }
-}
 
-/// A defect: of equal candidates the last one stays.
-fn resolve_higher(row: &mut [f32]) {
-    for at in 0..row.len() {
-        if row[at + 1..].contains(&row[at]) {
-            row[at] = f32::NEG_INFINITY;
+    /// Puts what stands for the row behind `to`.
+    fn give(mut self, fault: Option<Fault>, to: &mut Vec<f32>) {
+        let few = self.whole.is_empty();
+        if self.spoilt {
+            return match few {
+                true => spoilt(0, self.best, to),
+                false => to.extend(std::iter::repeat_n(float::SPOILT, self.whole.len())),
+            };
+        }
+        to.extend(self.whole);
+        if few {
+            let higher = fault == Some(Fault::HigherTie);
+            let place = |id: u32| if higher { !id } else { id };
+            self.found
+                .sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(place(a.0).cmp(&place(b.0))));
+            let best = self.found.iter().take(self.best as usize);
+            to.extend(best.flat_map(|(id, x)| -> [f32; VALUES] { [f32::from_bits(*id), *x] }));
         }
     }
 }
@@ -141,6 +125,8 @@ fn resolve_higher(row: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use arith::candidates::pack;
+
     use super::*;
     use crate::exchange::local;
 
@@ -155,10 +141,12 @@ mod tests {
         let pieces = &Pieces::even(width, count);
         let run = |mut member: crate::exchange::Local| {
             move || {
-                let runs = pieces.runs(member.member().index);
-                let share: Vec<f32> =
-                    rows.iter().flat_map(|row| &row[runs[0].clone()]).copied().collect();
-                let mut to = vec![9.0; rows.len() * width];
+                let run = pieces.runs(member.member().index)[0].clone();
+                let mut share = Vec::new();
+                for (row, &best) in rows.iter().zip(best) {
+                    pack(&row[run.clone()], run.start as u32, best, &mut share);
+                }
+                let mut to = Vec::new();
                 Merge::new(fault).run(&mut member, pieces, (&share, best), &mut to).unwrap();
                 to
             }
@@ -168,8 +156,14 @@ mod tests {
                 local(count).into_iter().map(|member| scope.spawn(run(member))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert!(all[1..].iter().flatten().all(|x| *x == 9.0), "the others have no rows");
-        all[0].chunks(width).map(<[f32]>::to_vec).collect()
+        assert!(all[1..].iter().flatten().next().is_none(), "the others have no rows");
+        let mut rest = &all[0][..];
+        let mut next = |&best: &u32| {
+            let (row, after) = rest.split_at(given(width, best));
+            rest = after;
+            row.to_vec()
+        };
+        best.iter().map(&mut next).collect()
     }
 
     fn row(seed: usize) -> Vec<f32> {
@@ -177,36 +171,33 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_a_row_are_those_of_the_whole_row() {
-        let rows = [row(1), row(2), row(3), row(4)];
-        let best = [1, 5, 0, 140];
+    fn what_stands_for_a_row_is_that_of_the_whole_row() {
+        let rows = [row(1), row(2), row(3), row(4), row(5), row(6)];
+        // Few of the shares too, few of whole shares, and whole rows.
+        let best = [1, 5, 0, 140, 150, 400];
         for count in [2, 3, 8] {
             let found = merged(&rows, &best, count, None);
             for ((found, row), best) in found.iter().zip(&rows).zip(best) {
-                let best = if best == 0 { row.len() } else { best as usize };
-                assert_eq!(head::leading(found, best), head::leading(row, best), "{count}");
-                let is_own = |(x, y): (&f32, &f32)| x == y || *x == f32::NEG_INFINITY;
-                assert!(found.iter().zip(row).all(is_own));
+                let mut expected = Vec::new();
+                pack(row, 0, best, &mut expected);
+                assert_eq!(*found, expected, "{best} of {count}");
             }
-            assert_eq!(found[2], rows[2]);
         }
     }
 
     #[test]
     fn an_id_that_no_row_has_is_refused_by_name() {
-        let candidate = |id: u32| [f32::from_bits(id), 1.5];
-        let mut row = [0.0; 3];
-        assert_eq!(place(&[candidate(2)], &mut row), Ok(()));
-        assert_eq!(row, [0.0, 0.0, 1.5]);
-        let error = place(&[candidate(3)], &mut row).unwrap_err();
-        assert_eq!(error, "OtherIds: expected ids below 3, found 3");
+        let row = || Row { best: 1, spoilt: false, found: Vec::new(), whole: Vec::new() };
+        let take = |id: u32| row().take(&[f32::from_bits(id), 1.5], (0, 3), 3);
+        assert_eq!(take(2), Ok(()));
+        assert_eq!(take(3).unwrap_err(), "OtherIds: expected ids below 3, found 3");
     }
 
     #[test]
     fn a_tie_goes_to_the_lower_id_unless_that_is_planted() {
         let mut tied = row(1);
         (tied[20], tied[280]) = (90.0, 90.0);
-        let best = |fault| head::argmax(&merged(&[tied.clone()], &[1], 2, fault)[0]);
+        let best = |fault| merged(&[tied.clone()], &[1], 2, fault)[0][0].to_bits();
         assert_eq!([best(None), best(Some(Fault::HigherTie))], [20, 280]);
     }
 
@@ -217,15 +208,11 @@ mod tests {
             second[290] = spoilt;
             let rows = [row(1), second.clone(), second.clone(), second];
             let found = merged(&rows, &[2, 2, 200, 0], count, None);
-            assert!(!found[0][head::argmax(&found[0]) as usize].is_nan());
-            assert!(found[1..3].iter().flatten().all(|x| x.is_nan()));
+            assert!(found[0].iter().all(|x| !x.is_nan()));
+            assert_eq!([found[1].len(), found[2].len()], [4, 300]);
+            assert!(read(&found[1]).iter().all(|[id, x]| id.to_bits() == 0 && x.is_nan()));
+            assert!(found[2].iter().all(|x| x.is_nan()));
             assert!(float::is_spoilt(&found[3]) && found[3][0] == row(2)[0]);
         }
-    }
-
-    #[test]
-    fn few_values_are_given_where_few_are_needed() {
-        assert_eq!([given(124_160, 0), given(124_160, 1), given(124_160, 20)], [124_160, 2, 40]);
-        assert_eq!([given(16, 20), given(3, 1), given(1, 1)], [16, 2, 1]);
     }
 }

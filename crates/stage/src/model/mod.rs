@@ -205,8 +205,12 @@ pub trait Program: Send {
     fn layers_paired(&mut self) -> Result<(), ExchangeError>;
     /// Final norm and head of `rows`, of which `best` logits are needed of each, 0 for all: `rows *
     /// vocab` logits, on the first member alone. Needs the ends.
-    fn head(&mut self, rows: &[f32], best: &[u32], logits: &mut [f32])
-    -> Result<(), ExchangeError>;
+    fn head(
+        &mut self,
+        rows: &[f32],
+        best: &[u32],
+        logits: &mut Vec<f32>,
+    ) -> Result<(), ExchangeError>;
     /// Loads the draft head, where the model has one and this part the ends; whether it has. Its
     /// matrices are put into `format` where one is given. Comes before `allocate`.
     fn add_draft_head(

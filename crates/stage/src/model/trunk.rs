@@ -334,7 +334,7 @@ impl<B: Backend> Program for Trunk<B> {
         &mut self,
         rows: &[f32],
         best: &[u32],
-        logits: &mut [f32],
+        logits: &mut Vec<f32>,
     ) -> Result<(), ExchangeError> {
         let ends = self.ends.as_mut().expect("logits leave at the ends");
         let residual = &mut allocated(&mut self.work).lane.residual;

@@ -135,15 +135,9 @@ impl<B: Backend> Engine for Stage<B> {
         let sizes = self.sizes.ok_or(StageError::EmptyShape { what: "rows of a round" })?;
         assert_eq!(rows.len(), best.len() * self.hidden, "whole rows");
         out.clear();
-        out.resize(best.len() * self.vocab, 0.0);
         let rows = rows.chunks(sizes.head_rows_max * self.hidden);
-        let parts = rows.zip(best.chunks(sizes.head_rows_max));
-        let logits = out.chunks_mut(sizes.head_rows_max * self.vocab);
-        for ((rows, best), logits) in parts.zip(logits) {
-            self.program.head(rows, best, logits)?;
-        }
-        if self.is_other {
-            out.clear();
+        for (rows, best) in rows.zip(best.chunks(sizes.head_rows_max)) {
+            self.program.head(rows, best, out)?;
         }
         self.works()
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use crate::group::Together;
 use arith::attention::KvDtype;
 use arith::base::{Arith, Generation, Round, StreamId};
+use arith::candidates::read;
 use backend::Backend;
 use backend::scalar::Scalar;
 use baton_stage::{Engine, Fake, FakeConfig, Input, Shapes, Split, Stage, StageConfig, StageError};
@@ -308,14 +309,10 @@ impl<E: Engine + ?Sized> Chain<E> {
 
     /// The `count` best candidates of each row, where no more of its logits are asked for.
     pub fn best(&mut self, rows: &[f32], count: u32) -> Vec<(u32, u32)> {
-        let (mut logits, vocab) = (Vec::new(), self.stages[0].vocab());
+        let mut logits = Vec::new();
         let best = vec![count; rows.len() / self.hidden()];
         self.stages[0].best_logits(rows, &best, &mut logits).unwrap();
-        let each = |row: &[f32]| {
-            let best = arith::head::leading(row, count as usize).into_iter();
-            best.map(|id| (id, row[id as usize].to_bits())).collect::<Vec<_>>()
-        };
-        logits.chunks_exact(vocab).flat_map(each).collect()
+        read(&logits).iter().map(|[id, x]| (id.to_bits(), x.to_bits())).collect()
     }
 
     pub fn hidden(&self) -> usize {
