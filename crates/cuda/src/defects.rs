@@ -20,7 +20,7 @@ impl Defect {
 }
 
 /// Defects that the conformance suite must catch on the card.
-pub const DEFECTS: [Defect; 43] = [
+pub const DEFECTS: [Defect; 47] = [
     defect(
         "another row's scale",
         "few",
@@ -251,6 +251,15 @@ pub const DEFECTS: [Defect; 43] = [
         "return groups.node ? y : flushed(y);",
         "return flushed(y);",
     ),
+    defect(
+        "of equal candidates the last",
+        "best",
+        "return key > best ? key : best;",
+        "return key >> 32 > best >> 32 || key >> 32 == best >> 32 && key < best ? key : best;",
+    ),
+    defect("a spoilt logit unseen", "best", "if (spoilt(x))", "if (x != x)"),
+    defect("zeros of two values", "best", "__fadd_rn(x, 0.0f)", "x"),
+    defect("a run that rises", "best", "(left & run) == 0", "(left & run & (BEST_PIECE / 2)) == 0"),
     defect(
         "an offset that knows no scale of its row",
         "a8",

@@ -12,6 +12,7 @@ compile_error!("the CUDA backend wants a little-endian Unix");
 
 mod attention;
 mod berths;
+mod best;
 mod carried;
 mod communicator;
 pub mod compile;
@@ -76,6 +77,7 @@ struct Work {
     rope: twice::Twice<RopeRows>,
     map: map::Map,
     parts: Option<Buffer>,
+    best: Buffer,
     walks: gdn::Walks,
 }
 
@@ -125,6 +127,7 @@ impl Cuda {
                 rope: twice::Twice::new(&device, "angles")?,
                 map: map::Map::new(&device)?,
                 parts: None,
+                best: small("candidates")?,
                 walks: gdn::Walks::new(&device)?,
             })
         })();
@@ -301,6 +304,10 @@ impl Backend for Cuda {
         from.buffer.download(first * from.width * 4, to);
     }
 
+    fn candidates(&self, from: (&Rows, usize), first: u32, best: &[u32], to: &mut Vec<f32>) {
+        best::candidates(&self.device, &mut self.work().best, from, (first, best), to);
+    }
+
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
         self.linear_share(matrix, Groups::of(matrix.cols))
     }
@@ -402,13 +409,7 @@ impl Backend for Cuda {
     }
 
     fn embed(&self, table: &Linear, ids: &[u32], out: &mut Rows) {
-        let mut work = self.work();
-        for id in ids {
-            assert!((*id as usize) < table.rows, "token {id} of {}", table.rows);
-        }
-        put(&self.device, &mut work.ids, "token ids", size_of_val(ids));
-        work.ids.upload(0, ids);
-        matrix::embed(&self.device, table, &work.ids, ids.len(), out);
+        matrix::embed(&self.device, &mut self.work().ids, table, ids, out);
     }
 
     fn rms_norm(&self, x: &Rows, w: &Vector, eps: f32, rows: usize, out: &mut Rows) {

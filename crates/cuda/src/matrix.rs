@@ -453,11 +453,23 @@ pub(crate) fn vector(device: &Arc<Device>, matrix: &Matrix<'_>) -> Result<Vector
     Ok(Vector { buffer, len })
 }
 
-/// `ids` as they lie on the card.
-pub(crate) fn embed(device: &Device, table: &Linear, ids: &Buffer, rows: usize, out: &mut Rows) {
+/// Rows of a table; `place` holds their ids on the card, grown as needed.
+pub(crate) fn embed(
+    device: &Arc<Device>,
+    place: &mut Buffer,
+    table: &Linear,
+    ids: &[u32],
+    out: &mut Rows,
+) {
+    for id in ids {
+        assert!((*id as usize) < table.rows, "token {id} of {}", table.rows);
+    }
+    crate::put(device, place, "token ids", size_of_val(ids));
+    place.upload(0, ids);
+    let rows = ids.len();
     assert_eq!(out.width, table.cols, "rows of a table to {out:?}");
     out.holds(rows);
-    let (ids, out, count) = (ids.at(), out.at(), rows as i32);
+    let (ids, out, count) = (place.at(), out.at(), rows as i32);
     let grid = blocks(rows * table.cols, 256);
     if let Some(table) = table.packed(0) {
         device.launch("embed", grid, 256, &Embed { table, ids, out, rows: count });

@@ -51,7 +51,7 @@ const OPERANDS: Part = part!("operands");
 const FRONT: Part = part!("front");
 
 /// Every source.
-pub const UNITS: [Unit; 15] = [
+pub const UNITS: [Unit; 16] = [
     Unit {
         name: "rows",
         parts: &[PRELUDE, OPERANDS, part!("rows")],
@@ -59,6 +59,14 @@ pub const UNITS: [Unit; 15] = [
         shared: &[],
         yields: false,
         hot: &["rms_norm", "head_norm", "silu_mul", "add", "gate"],
+    },
+    Unit {
+        name: "best",
+        parts: &[PRELUDE, part!("best")],
+        kernels: &["best_one", "best_few"],
+        shared: &[],
+        yields: false,
+        hot: &["best_one", "best_few"],
     },
     Unit {
         name: "attention",
