@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crate::built::{Function, function};
 use crate::ptx::{Entry, Text, read};
@@ -45,6 +46,9 @@ pub struct Kernel {
     pub params: Vec<(usize, usize)>,
     /// Bytes of shared memory that the kernel itself declares.
     pub static_shared_bytes: u32,
+    /// How long blocks that look for what others write may look without one that ends [default:
+    /// two minutes].
+    pub patience: Duration,
     inner: Arc<Inner>,
 }
 
@@ -55,6 +59,7 @@ struct Inner {
     function: OnceLock<Result<Function, String>>,
 }
 
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes behind the parameters that may be read with the last of them.
 const SLACK: usize = 16;
 /// Dynamic shared memory begins at a multiple of this.
@@ -67,7 +72,7 @@ impl Kernel {
         let params = entry.params.iter().map(|param| (param.offset, param.bytes)).collect();
         let (name, cache) = (entry.name.clone(), cache.to_owned());
         let inner = Inner { name, cache, source, function: OnceLock::new() };
-        Self { params, static_shared_bytes, inner: Arc::new(inner) }
+        Self { params, static_shared_bytes, patience: PATIENCE, inner: Arc::new(inner) }
     }
 
     /// Compiles it, if it is not yet.
@@ -127,6 +132,7 @@ impl Kernel {
             params: held,
             stack_bytes: source.stack_bytes,
             looks: source.looks,
+            patience: self.patience,
             options,
         })
     }

@@ -171,23 +171,25 @@ extern "C" fn ncclCommAbort(communicator: Handle) -> Code {
     match COMMUNICATORS.remove(communicator) {
         Ok(communicator) => {
             communicator.abort();
-            forgotten(&communicator);
+            forgotten(&communicator, FORGOTTEN);
         }
         Err(_) => return INVALID_ARGUMENT,
     }
     0
 }
 
-/// Waits, as NCCL does, until no graph has a part of an aborted communicator; NCCL has no limit.
-fn forgotten(communicator: &Arc<Communicator>) {
-    let until = Instant::now() + FORGOTTEN;
+/// Waits up to `limit`, where NCCL has none, until no graph has a part of an aborted communicator;
+/// whether none has.
+fn forgotten(communicator: &Arc<Communicator>, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
     while Arc::strong_count(communicator) > 1 {
         if Instant::now() > until {
             say("NCCL: a graph still has a part of a communicator that was aborted");
-            return;
+            return false;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 #[unsafe(no_mangle)]
@@ -273,4 +275,22 @@ extern "C" fn ncclRecv(
     stream: Handle,
 ) -> Code {
     given(ask(Way::Receive, to.cast_const(), (count, kind), peer, communicator, stream))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn an_abort_waits_up_to_a_limit_for_a_graph_to_be_forgotten() {
+        let communicator = Communicator::begin(&[7; meeting::NAME_BYTES], 2, 0, 0).unwrap();
+        communicator.abort();
+        let exchange = Exchange { communicator: communicator.clone(), transfers: Vec::new() };
+        let since = Instant::now();
+        assert!(!forgotten(&communicator, Duration::from_millis(30)));
+        assert!(since.elapsed() >= Duration::from_millis(30));
+        drop(exchange);
+        assert!(forgotten(&communicator, FORGOTTEN));
+    }
 }

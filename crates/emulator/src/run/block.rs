@@ -154,7 +154,7 @@ impl Block {
         let index = found.map_or(0, |(warp, looks)| warp * LANES + looks.trailing_zeros() as usize);
         let thread = self.threads.wrapping_add(index);
         // SAFETY: one of the block's threads, which live.
-        let fault = unsafe { Fault::at(thread, (*thread).line, What::Looked(after.as_secs())) };
+        let fault = unsafe { Fault::at(thread, (*thread).line, What::Looked(after)) };
         self.fault.get_or_insert(fault);
     }
 

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Once;
+use std::time::Duration;
 
 use super::block::Block;
 use super::thread::{Thread, Waits};
@@ -33,7 +34,7 @@ pub(super) enum What {
     Counts(u32, u32, u32),
     NoPhase(u32),
     Descriptor(u64),
-    Looked(u64),
+    Looked(Duration),
     /// A product of a warp that has not all lanes.
     NotWhole,
     Unknown(u32),
@@ -75,8 +76,9 @@ impl Fault {
                 format!("gives a matrix as {found:#x}, a form that is not emulated")
             }
             What::NotWhole => "multiplies with a warp that is not whole".into(),
-            What::Looked(seconds) => {
-                format!("has looked for {seconds} s for what does not come")
+            What::Looked(after) => {
+                let ms = after.as_millis();
+                format!("has looked for {ms} ms for what does not come")
             }
             What::Unknown(code) => format!("has an unknown fault, {code}"),
         };

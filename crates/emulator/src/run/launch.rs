@@ -25,6 +25,8 @@ pub(crate) struct Launch<'a> {
     pub stack_bytes: usize,
     /// Whether it looks for what others write meanwhile, so that its blocks run in turns.
     pub looks: bool,
+    /// How long they look for what does not come.
+    pub patience: Duration,
     pub options: Options,
 }
 
@@ -32,8 +34,6 @@ pub(crate) struct Launch<'a> {
 const TOGETHER_MAX: usize = 128 << 10;
 /// What a stack has beside the kernel's own.
 const STACK_BYTES: usize = 16 << 10;
-/// How long threads look for what does not come.
-const LOOK: Duration = Duration::from_secs(120);
 /// Rounds of looks after which there is a pause between two.
 const LOOKS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(20);
@@ -83,7 +83,7 @@ fn all(
         for block in 0..blocks {
             lay(arena, launch, block, block, threads);
         }
-        return in_turns(arena, threads);
+        return in_turns(arena, threads, launch.patience);
     }
     for i in 0..blocks {
         let block = if launch.options.order == Order::Reverse { blocks - 1 - i } else { i };
@@ -98,7 +98,7 @@ fn all(
 }
 
 /// Runs all blocks, each until its threads only look, until all have ended.
-fn in_turns(arena: &mut Arena, threads: usize) -> Result<(), String> {
+fn in_turns(arena: &mut Arena, threads: usize, patience: Duration) -> Result<(), String> {
     let mut left: Vec<usize> = (0..arena.blocks.len()).collect();
     let (mut since, mut idle) = (Instant::now(), 0);
     while !left.is_empty() {
@@ -117,7 +117,7 @@ fn in_turns(arena: &mut Arena, threads: usize) -> Result<(), String> {
         }
         if left.len() < before {
             since = Instant::now();
-        } else if since.elapsed() > LOOK {
+        } else if since.elapsed() > patience {
             let block = &mut arena.blocks[left[0]];
             block.gives_up(since.elapsed());
             return Err(told(block));

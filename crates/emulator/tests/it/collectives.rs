@@ -1,5 +1,7 @@
 //! What threads do together.
 
+use std::time::{Duration, Instant};
+
 use super::{module, run};
 
 #[test]
@@ -103,4 +105,19 @@ fn blocks_that_look_at_memory_run_in_turns() {
     let kernel = module(body).kernel("test").expect("the kernel");
     kernel.launch([8, 1, 1], [1, 1, 1], 0, &params).expect("ends");
     assert_eq!(data, [7, 7]);
+}
+
+#[test]
+fn a_block_that_looks_for_what_does_not_come_is_given_up() {
+    let body = "
+    again: ld.volatile.global.u32 %r3, [%rd1]; setp.lt.s32 %p2, %r3, 7; @%p2 bra again;";
+    let mut data = [0_u32];
+    let params = (data.as_mut_ptr() as u64).to_le_bytes();
+    let mut kernel = module(body).kernel("test").expect("the kernel");
+    kernel.patience = Duration::from_millis(30);
+    let since = Instant::now();
+    let error = kernel.launch([2, 1, 1], [1, 1, 1], 0, &params).expect_err("nobody writes it");
+    assert!(since.elapsed() >= kernel.patience);
+    assert!(error.starts_with("kernel test: block [0, 0, 0], thread [0, 0, 0]"), "{error}");
+    assert!(error.ends_with("ms for what does not come"), "{error}");
 }
