@@ -7,15 +7,22 @@
 //! are given from a place of the exchange's own.
 
 use std::collections::HashMap;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::CudaError;
-use crate::communicator::{Communicator, Move};
+use crate::communicator::{Communicator, Move, failed, look};
 use crate::device::{Buffer, Device, Exec, Side};
 use crate::meet::{FEW_VALUES, PLACES, many_values};
 
 /// Most exchanges that are remembered; later ones are asked for anew.
 const EXCHANGES_MAX: usize = 128;
+
+/// How long a card may take to end what it waits for once the communicator is aborted; one that
+/// takes longer has failed.
+const END_MS_MAX: u64 = 10_000;
 
 /// Why exchanges can't be recorded, once that turned out.
 pub(crate) type Unrecorded = Arc<OnceLock<String>>;
@@ -31,6 +38,46 @@ pub(crate) struct Carried {
     own: Buffer,
     exchanges: Exchanges<Exec>,
     unrecorded: Unrecorded,
+    /// Until the end.
+    aborts: Option<Aborts>,
+}
+
+/// A thread that aborts the communicator once it is told to, since an abort returns no sooner than
+/// what was recorded is forgotten. It is there from the beginning: an end may not lack it.
+struct Aborts {
+    /// Dropped to tell it.
+    untold: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Aborts {
+    fn start(abort: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+        let (untold, told) = channel::<()>();
+        let thread = std::thread::Builder::new().name("baton-abort".into());
+        let thread = thread.spawn(move || {
+            let _ = told.recv();
+            abort();
+        })?;
+        Ok(Self { untold, thread })
+    }
+
+    /// Has it abort, then waits up to `ms_max` until the card `is_done`.
+    fn tell(
+        self,
+        is_done: impl Fn() -> Result<bool, CudaError>,
+        ms_max: u64,
+    ) -> Result<JoinHandle<()>, CudaError> {
+        drop(self.untold);
+        let start = Instant::now();
+        let late = || start.elapsed() > Duration::from_millis(ms_max);
+        match look(&late, is_done)? {
+            true => Ok(self.thread),
+            false => {
+                let words = format!("the card still waits for others after {ms_max} ms");
+                Err(failed("ncclCommAbort", words))
+            }
+        }
+    }
 }
 
 /// Which exchanges came before: how many values of each member, and from which place.
@@ -74,6 +121,9 @@ impl Carried {
             Buffer::new(device, "what other members give", 4 * values as u128).map_err(memory)
         };
         let bytes = 4 * PLACES * FEW_VALUES;
+        let aborted = communicator.clone();
+        let aborts = Aborts::start(move || aborted.abort());
+        let aborts = aborts.map_err(|error| CudaError::Memory { words: error.to_string() })?;
         Ok(Self {
             communicator,
             side,
@@ -82,6 +132,7 @@ impl Carried {
             own: Buffer::new(device, "what is given", bytes as u128).map_err(memory)?,
             exchanges: Exchanges(HashMap::new()),
             unrecorded,
+            aborts: Some(aborts),
         })
     }
 
@@ -133,18 +184,22 @@ impl Carried {
     }
 
     /// Ends what others are waited for, and forgets what was recorded: while that lives the library
-    /// does not let go of the communicator.
+    /// does not let go of the communicator. A card that does not come to an end has failed, and
+    /// what it runs stays.
     pub(crate) fn end(&mut self) {
-        let aborted = self.communicator.clone();
-        let thread = std::thread::Builder::new().name("baton-abort".into());
-        let abort = thread.spawn(move || aborted.abort());
-        self.side.finish();
-        for graph in std::mem::take(&mut self.exchanges.0).into_values().flatten() {
-            self.side.forget(graph);
-        }
-        match abort {
-            Ok(abort) => drop(abort.join()),
-            Err(_) => self.communicator.abort(),
+        let Some(aborts) = self.aborts.take() else { return };
+        let ended = self.side.event().and_then(|last| {
+            self.side.pass(&last);
+            aborts.tell(|| last.is_done(), END_MS_MAX)
+        });
+        match ended {
+            Ok(aborting) => {
+                for graph in std::mem::take(&mut self.exchanges.0).into_values().flatten() {
+                    self.side.forget(graph);
+                }
+                let _ = aborting.join();
+            }
+            Err(error) => self.side.fail(&error),
         }
     }
 }
@@ -157,6 +212,7 @@ impl Drop for Carried {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
 
     fn word(exchanges: &mut Exchanges<u32>, values: &[usize], place: usize) -> &'static str {
@@ -168,6 +224,19 @@ mod tests {
             }
             Ask::Replay(_) => "replay",
         }
+    }
+
+    #[test]
+    fn a_card_that_an_abort_does_not_end_is_waited_for_up_to_a_limit() {
+        let (aborted, is_aborted) = channel();
+        let start = |aborted: Sender<()>| Aborts::start(move || aborted.send(()).unwrap()).unwrap();
+        let aborting = start(aborted.clone()).tell(|| Ok(is_aborted.try_recv().is_ok()), 10_000);
+        aborting.unwrap().join().unwrap();
+        let since = Instant::now();
+        let error = start(aborted).tell(|| Ok(false), 30).unwrap_err().to_string();
+        assert!(since.elapsed() >= Duration::from_millis(30));
+        assert_eq!(error, "NCCL: ncclCommAbort: the card still waits for others after 30 ms");
+        is_aborted.recv_timeout(Duration::from_secs(10)).unwrap();
     }
 
     #[test]

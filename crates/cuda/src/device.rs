@@ -281,8 +281,11 @@ impl Device {
         self.pinned().room(&self.driver, bytes, || self.finish())
     }
 
-    /// Waits for the stream.
+    /// Waits for the stream, unless the card has failed: it may be what never ends.
     fn finish(&self) {
+        if self.is_lost() {
+            return;
+        }
         // SAFETY: the device's stream.
         self.must("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(self.stream) });
     }
@@ -302,6 +305,9 @@ impl Device {
     /// what other devices of this process record meanwhile.
     fn rest(&self) {
         self.wait();
+        if self.is_lost() {
+            return;
+        }
         // Held meanwhile, so that none of them is destroyed.
         for &side in self.sides().iter() {
             // SAFETY: a stream of this device that is not destroyed.

@@ -172,6 +172,10 @@ impl Drop for Buffer {
         // The driver waits for the card before it frees, and until then lets no other card of this
         // process copy to it: not the member that this one waits for. So the wait comes first.
         self.device.rest();
+        if self.device.is_lost() {
+            // A card that may wait for ever would be waited for. Its memory goes with the process.
+            return;
+        }
         // SAFETY: the buffer's own memory, which nothing uses any more.
         unsafe {
             match self.host {

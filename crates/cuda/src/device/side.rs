@@ -132,6 +132,11 @@ impl Side {
         exec.destroy(&self.device);
     }
 
+    /// The card has failed; nothing more is launched on it, or waited for.
+    pub(crate) fn fail(&self, error: &CudaError) {
+        self.device.fail(error.to_string());
+    }
+
     /// Waits until all that was asked for here is done.
     pub(crate) fn finish(&self) {
         self.device.enter();
