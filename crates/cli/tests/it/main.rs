@@ -7,6 +7,7 @@
 
 mod arm;
 mod cache;
+mod cards;
 mod check;
 mod churn;
 mod client;
