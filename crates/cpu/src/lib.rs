@@ -346,6 +346,18 @@ impl Backend for Cpu {
         to.copy_from_slice(&from.data[first * from.width..][..to.len()]);
     }
 
+    fn candidates(
+        &self,
+        (logits, width): (&Rows, usize),
+        first: u32,
+        best: &[u32],
+        to: &mut Vec<f32>,
+    ) {
+        for (row, &best) in logits.data.chunks_exact(width).zip(best) {
+            arith::candidates::pack(row, first, best, to);
+        }
+    }
+
     fn linear(&self, matrix: &Matrix<'_>) -> Result<Linear, BackendError> {
         self.linear_share(matrix, Groups::of(matrix.cols))
     }

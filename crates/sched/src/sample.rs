@@ -6,6 +6,7 @@
 //! shortcut is either exact or notices that it can't tell, and then the plain form decides.
 
 use arith::candidates::VALUES;
+pub use arith::head::argmax;
 use arith::sample::{TEMPERATURE_MIN, mix, noise, noise_key};
 use sha2::{Digest, Sha256};
 
@@ -83,37 +84,6 @@ pub fn draw_among(best: &[[f32; VALUES]], sampling: &Sampling, position: u32) ->
     let kept = cut_tail(best.iter().map(candidate).collect(), sampling.top_p);
     let left = cut_unlikely(&kept, sampling.min_p);
     race(kept[..left].iter().copied(), sampling.seed, position)
-}
-
-/// Id of the largest logit, ties to the lowest; equal to [`arith::head::argmax`] for finite
-/// logits. A maximum of each block without a branch, then the first place in the best block.
-pub fn argmax(logits: &[f32]) -> u32 {
-    const BLOCK: usize = 1024;
-    let (mut most, mut from) = (f32::NEG_INFINITY, 0);
-    for (first, block) in (0..).step_by(BLOCK).zip(logits.chunks(BLOCK)) {
-        let highest = highest(block);
-        if highest > most {
-            (most, from) = (highest, first);
-        }
-    }
-    let first = logits[from..].iter().position(|&x| x == most);
-    first.map_or_else(|| arith::head::argmax(logits), |id| (from + id) as u32)
-}
-
-/// The largest value of a block; NaNs are none.
-fn highest(block: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let chunks = block.chunks_exact(LANES);
-    for &x in chunks.remainder() {
-        lanes[0] = if x > lanes[0] { x } else { lanes[0] };
-    }
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane = if x > *lane { x } else { *lane };
-        }
-    }
-    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// The `count` best logits (value descending, then id ascending) and their log-probabilities, as

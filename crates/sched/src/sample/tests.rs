@@ -107,11 +107,6 @@ proptest! {
             prop_assert_eq!(value.to_bits(), arith::sample::logprob(&logits, id).to_bits());
         }
     }
-
-    #[test]
-    fn the_fast_argmax_is_the_plain_one(logits in logits()) {
-        prop_assert_eq!(argmax(&logits), arith::head::argmax(&logits));
-    }
 }
 
 #[test]
