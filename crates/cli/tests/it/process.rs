@@ -1,10 +1,12 @@
 //! A `baton` process in a group of its own. Whatever happens to the test, the group ends with it.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::CACHE;
@@ -26,12 +28,16 @@ pub fn baton() -> Command {
     Command::new(env!("CARGO_BIN_EXE_baton"))
 }
 
-/// The lines of one of its outputs so far, each with its time.
-#[derive(Clone, Default)]
+/// The lines of one of its outputs so far, each with its time. Whoever looks finds all that the
+/// process had written by then: each look reads what stands in the pipe.
+#[derive(Clone)]
 pub struct Lines(Arc<(Mutex<Heard>, Condvar)>);
 
-#[derive(Default)]
 struct Heard {
+    /// Reads what is there, and waits for nothing.
+    pipe: File,
+    /// A line whose end has not come.
+    begun: Vec<u8>,
     lines: Vec<(Instant, String)>,
     ended: bool,
 }
@@ -141,41 +147,80 @@ fn member(process: &std::path::Path, group: u32) -> Option<String> {
     Some(format!("{state} {}", String::from_utf8_lossy(&line).replace('\0', " ")))
 }
 
-impl Lines {
-    fn of(output: impl Read + Send + 'static) -> Self {
-        let lines = Self::default();
-        let heard = lines.clone();
-        std::thread::spawn(move || {
-            let mut reader = BufReader::new(output);
-            let mut line = Vec::new();
-            while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) {
-                let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                heard.0.0.lock().unwrap().lines.push((Instant::now(), text));
-                heard.0.1.notify_all();
-                line.clear();
+impl Heard {
+    /// Takes what stands in the pipe.
+    fn take(&mut self) {
+        let mut bytes = [0; 4096];
+        while !self.ended {
+            match self.pipe.read(&mut bytes) {
+                Ok(0) => self.ended = true,
+                Ok(count) => self.begun.extend(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("a process's output: {error}"),
             }
-            heard.0.0.lock().unwrap().ended = true;
-            heard.0.1.notify_all();
+        }
+        let whole = if self.ended {
+            self.begun.len()
+        } else {
+            self.begun.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1)
+        };
+        let text: Vec<u8> = self.begun.drain(..whole).collect();
+        let now = Instant::now();
+        for line in text.split_inclusive(|&byte| byte == b'\n') {
+            self.lines.push((now, String::from_utf8_lossy(line).trim_end().to_owned()));
+        }
+    }
+}
+
+impl Lines {
+    fn of(output: impl Into<OwnedFd>) -> Self {
+        let pipe = File::from(output.into());
+        let fd = pipe.as_raw_fd();
+        // SAFETY: the descriptor is open; the flag is of this end alone.
+        let set = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        let heard = Heard { pipe, begun: Vec::new(), lines: Vec::new(), ended: false };
+        let lines = Self(Arc::new((Mutex::new(heard), Condvar::new())));
+        let reader = lines.clone();
+        std::thread::spawn(move || {
+            while !reader.heard().ended {
+                let mut waits = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                // SAFETY: one entry; the descriptor is open as long as this thread has its lines.
+                unsafe { libc::poll(&mut waits, 1, -1) };
+            }
         });
         lines
     }
 
+    /// All so far; whoever waits for more looks again.
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        let mut heard = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.take();
+        self.0.1.notify_all();
+        heard
+    }
+
     /// Lines so far.
     pub fn len(&self) -> usize {
-        self.0.0.lock().unwrap().lines.len()
+        self.heard().lines.len()
     }
 
     /// All so far.
     pub fn text(&self) -> String {
-        let heard = self.0.0.lock().unwrap();
+        let heard = self.heard();
         let lines: Vec<&str> = heard.lines.iter().map(|(_, line)| line.as_str()).collect();
         lines.join("\n")
     }
 
     /// All, once the output has ended.
     pub fn to_end(&self, limit: Duration) -> String {
-        let heard = self.0.0.lock().unwrap();
-        let waited = self.0.1.wait_timeout_while(heard, limit, |heard| !heard.ended).unwrap();
+        let heard = self.heard();
+        let waited = self.0.1.wait_timeout_while(heard, limit, |heard| {
+            heard.take();
+            !heard.ended
+        });
+        let waited = waited.unwrap();
         assert!(waited.0.ended, "the output goes on after {limit:?}");
         drop(waited);
         self.text()
@@ -189,8 +234,9 @@ impl Lines {
     /// As [`Lines::wait`], among the lines after the first `seen`.
     pub fn wait_after(&self, seen: usize, needle: &str, limit: Duration) -> (Instant, String) {
         let until = Instant::now() + limit;
-        let mut heard = self.0.0.lock().unwrap();
+        let mut heard = self.heard();
         loop {
+            heard.take();
             let mut later = heard.lines.iter().skip(seen);
             if let Some(found) = later.find(|(_, line)| line.contains(needle)) {
                 return found.clone();
@@ -206,14 +252,14 @@ impl Lines {
 
     /// Lines after the first `seen` that hold `needle`.
     pub fn count_after(&self, seen: usize, needle: &str) -> usize {
-        let heard = self.0.0.lock().unwrap();
+        let heard = self.heard();
         let later = heard.lines.iter().skip(seen);
         later.filter(|(_, line)| line.contains(needle)).count()
     }
 
     /// The last line so far that holds `needle`.
     pub fn last(&self, needle: &str) -> Option<String> {
-        let heard = self.0.0.lock().unwrap();
+        let heard = self.heard();
         let mut lines = heard.lines.iter().rev().map(|(_, line)| line);
         lines.find(|line| line.contains(needle)).cloned()
     }
