@@ -13,6 +13,7 @@ use crate::model::{CACHE, TINY, scratch};
 use crate::process::{Baton, baton, members, s, wait_for};
 use crate::ring::{Server, failed_by_name, free_addresses, greedy};
 use crate::scarce::lies;
+use crate::turn::Turn;
 
 /// How long a plan may take to serve.
 const SERVES: Duration = s(60);
@@ -173,6 +174,7 @@ pub fn limit(part: f64) -> f64 {
 
 #[test]
 fn nodes_reply_as_one_machine_and_outlive_the_death_of_one() {
+    let _turn = Turn::shared();
     let body = long(1_500);
     let expected = alone(&body);
     let field = Field::new("death", &["b", "c"], None);
@@ -209,6 +211,7 @@ fn nodes_reply_as_one_machine_and_outlive_the_death_of_one() {
 
 #[test]
 fn a_second_head_takes_the_nodes_over_and_the_first_is_refused() {
+    let _turn = Turn::shared();
     let field = Field::new("heads", &["b"], None);
     let mut b = field.agent(0);
     // Strangers who say nothing keep no head out.
@@ -243,6 +246,7 @@ fn a_second_head_takes_the_nodes_over_and_the_first_is_refused() {
 
 #[test]
 fn ranks_of_nodes_pass_rows_by_the_way_that_the_head_was_asked_for() {
+    let _turn = Turn::shared();
     let field = Field::new("exchange", &["b"], None);
     let _b = field.agent(0);
     let server = field.serve(&["--layers", "head:0-3,b:4-7", "--exchange", "nccl"]);
@@ -265,6 +269,7 @@ fn took(agent: &Baton, layers: &str) -> [u64; 3] {
 
 #[test]
 fn a_node_without_the_model_takes_its_layers_from_others_once() {
+    let _turn = Turn::shared();
     let body = long(60);
     let field = Field::new("lacking", &["b", "c"], None);
     // A path that means something in one folder alone.
@@ -305,6 +310,7 @@ fn a_node_without_the_model_takes_its_layers_from_others_once() {
 
 #[test]
 fn what_can_not_go_on_ends_by_name_and_the_service_comes_back_and_drains_in_time() {
+    let _turn = Turn::shared();
     // No machine has room for the model alone.
     let field = Field::new("alone", &["b"], Some(limit(0.75)));
     let mut b = field.agent(0);
@@ -341,6 +347,7 @@ fn what_can_not_go_on_ends_by_name_and_the_service_comes_back_and_drains_in_time
 
 #[test]
 fn nodes_are_found_on_the_link_and_the_key_decides_who_is_one() {
+    let _turn = Turn::shared();
     let field = Field::new("auto", &["b"], None);
     let announcing = |key: &str| {
         let mut command = baton();
@@ -382,6 +389,7 @@ fn nodes_are_found_on_the_link_and_the_key_decides_who_is_one() {
 
 #[test]
 fn a_node_whose_file_has_other_values_takes_the_layers_instead() {
+    let _turn = Turn::shared();
     let body = long(60);
     let field = Field::new("values", &["b"], None);
     // The same name and shapes, and the last layers of another seed.

@@ -9,6 +9,7 @@ use crate::http;
 use crate::nodes::{Field, alone, limit, long, plan, planned};
 use crate::process::{Baton, s, wait_for};
 use crate::ring::Server;
+use crate::turn::Turn;
 use crate::ways::Far;
 
 const SERVES: Duration = s(90);
@@ -71,6 +72,7 @@ fn holds(plan: &str, name: &str) -> bool {
 
 #[test]
 fn a_way_that_becomes_slow_costs_its_node_the_layers_once_requests_are_done() {
+    let _turn = Turn::shared();
     let expected = alone(&long(60));
     let life = Life::start("slow-later");
     assert_eq!(life.ask(&long(60)), expected);

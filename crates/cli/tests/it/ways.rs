@@ -10,6 +10,7 @@ use crate::nodes::{Field, limit, plan};
 use crate::process::{baton, s};
 use crate::proxy::{Door, Proxy};
 use crate::ring::{Server, free_addresses};
+use crate::turn::Turn;
 
 const SERVES: Duration = s(90);
 
@@ -57,6 +58,7 @@ fn round_trip_ms(path: &Value) -> f64 {
 
 #[test]
 fn a_node_behind_a_slow_way_is_left_out_unless_a_user_says_that_it_is_fast() {
+    let _turn = Turn::shared();
     // One machine has no room for the model alone; two have.
     let field = Field::new("slow-way", &["b", "c"], Some(limit(0.75)));
     let far = Far::before(&field, 0);
@@ -101,6 +103,7 @@ fn a_node_behind_a_slow_way_is_left_out_unless_a_user_says_that_it_is_fast() {
 
 #[test]
 fn a_rank_is_reached_at_the_best_of_its_addresses() {
+    let _turn = Turn::shared();
     let field = Field::new("addresses", &["b"], None);
     let far = Far::before(&field, 0);
     far.is_slow();
@@ -116,6 +119,7 @@ fn a_rank_is_reached_at_the_best_of_its_addresses() {
 
 #[test]
 fn a_node_that_nothing_reaches_is_named_and_gets_no_layers() {
+    let _turn = Turn::shared();
     let field = Field::new("dead-way", &["b", "c"], Some(limit(0.75)));
     let far = Far::before(&field, 0);
     far.rank.door(Door::Silent);
