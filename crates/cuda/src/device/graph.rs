@@ -99,7 +99,6 @@ impl Card for Device {
     }
 
     fn forget(&self, exec: Exec) {
-        // It may still run.
         self.finish();
         exec.destroy(self);
     }
