@@ -22,14 +22,10 @@ pub fn are_few(width: usize, best: u32) -> bool {
 /// Puts behind `to` what stands for a row, whose logits begin at id `first`. Where `best` is above
 /// 0 and the row is spoilt, every logit of it is NaN. A candidate of -0 is one of 0.
 pub fn pack(row: &[f32], first: u32, best: u32, to: &mut Vec<f32>) {
-    let few = are_few(row.len(), best);
     if best > 0 && float::is_spoilt(row) {
-        return match few {
-            true => spoilt(first, best, to),
-            false => to.extend(std::iter::repeat_n(float::SPOILT, row.len())),
-        };
+        return spoilt(row.len(), first, best, to);
     }
-    if !few {
+    if !are_few(row.len(), best) {
         return to.extend_from_slice(row);
     }
     for id in head::leading(row, best as usize) {
@@ -37,9 +33,13 @@ pub fn pack(row: &[f32], first: u32, best: u32, to: &mut Vec<f32>) {
     }
 }
 
-/// Puts the candidates of a spoilt row behind `to`.
-pub fn spoilt(first: u32, best: u32, to: &mut Vec<f32>) {
-    (0..best).for_each(|_| to.extend([f32::from_bits(first), float::SPOILT]));
+/// As [`pack`] of a spoilt row of `width` logits; `best` is above 0.
+pub fn spoilt(width: usize, first: u32, best: u32, to: &mut Vec<f32>) {
+    if are_few(width, best) {
+        (0..best).for_each(|_| to.extend([f32::from_bits(first), float::SPOILT]));
+    } else {
+        to.extend(std::iter::repeat_n(float::SPOILT, width));
+    }
 }
 
 /// What stands for whole rows of logits, of which `best` are needed of each.

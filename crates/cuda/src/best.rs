@@ -53,6 +53,7 @@ pub(crate) fn candidates(
     let mut whole = Vec::new();
     for (row, &best) in best.iter().enumerate() {
         match keys.next() {
+            Some(keys) if few(best) && keys[0] == SPOILT => spoilt(width, first, best, to),
             Some(keys) if few(best) => read(&keys[..best as usize], first, to),
             _ => {
                 whole.resize(width, 0.0);
@@ -92,11 +93,8 @@ fn find(
     halves.as_chunks().0.iter().map(|&[low, high]| u64::from(high) << 32 | u64::from(low)).collect()
 }
 
-/// Puts the candidates of a row behind `to`, whose ids begin at `first`.
+/// Puts the candidates of a sound row behind `to`, whose ids begin at `first`.
 fn read(keys: &[u64], first: u32, to: &mut Vec<f32>) {
-    if keys[0] == SPOILT {
-        return spoilt(first, keys.len() as u32, to);
-    }
     for key in keys {
         let (order, id) = ((key >> 32) as u32, !(*key as u32));
         let bits = if order >> 31 == 1 { order & 0x7fff_ffff } else { !order };

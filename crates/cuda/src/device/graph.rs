@@ -99,6 +99,7 @@ impl Card for Device {
     }
 
     fn forget(&self, exec: Exec) {
+        // It may still run.
         self.finish();
         exec.destroy(self);
     }

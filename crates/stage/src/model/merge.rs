@@ -2,7 +2,6 @@
 //! candidates of all members by value and id.
 
 use arith::candidates::{VALUES, are_few, given, read, spoilt};
-use arith::float;
 
 use super::division::Pieces;
 use crate::{Exchange, ExchangeError, Fault};
@@ -70,7 +69,7 @@ impl Merge {
                     .map_err(|reason| ExchangeError { member, reason })?;
             }
         }
-        rows.into_iter().for_each(|row| row.give(self.fault, to));
+        rows.into_iter().for_each(|row| row.give(pieces.width, self.fault, to));
         Ok(())
     }
 }
@@ -101,15 +100,12 @@ impl Row {
         Ok(())
     }
 
-    /// Puts what stands for the row behind `to`.
-    fn give(mut self, fault: Option<Fault>, to: &mut Vec<f32>) {
-        let few = self.whole.is_empty();
+    /// Puts what stands for the row, of `width` logits, behind `to`.
+    fn give(mut self, width: usize, fault: Option<Fault>, to: &mut Vec<f32>) {
         if self.spoilt {
-            return match few {
-                true => spoilt(0, self.best, to),
-                false => to.extend(std::iter::repeat_n(float::SPOILT, self.whole.len())),
-            };
+            return spoilt(width, 0, self.best, to);
         }
+        let few = self.whole.is_empty();
         to.extend(self.whole);
         if few {
             let higher = fault == Some(Fault::HigherTie);
@@ -126,6 +122,7 @@ impl Row {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use arith::candidates::pack;
+    use arith::float;
 
     use super::*;
     use crate::exchange::local;

@@ -203,8 +203,9 @@ pub trait Program: Send {
     /// Runs all layers over the rows of `begin` in two halves, whose exchanges with other members
     /// go under each other's compute. Needs a twin; no row of `begin` is recorded.
     fn layers_paired(&mut self) -> Result<(), ExchangeError>;
-    /// Final norm and head of `rows`, of which `best` logits are needed of each, 0 for all: `rows *
-    /// vocab` logits, on the first member alone. Needs the ends.
+    /// Final norm and head of `rows`, of which `best` logits are needed of each, 0 for all: what
+    /// stands for them ([`arith::candidates::pack`]) comes behind `logits`, on the first member
+    /// alone. Needs the ends.
     fn head(
         &mut self,
         rows: &[f32],
