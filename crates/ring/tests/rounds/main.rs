@@ -6,8 +6,9 @@ mod bytes;
 mod cached;
 mod cancels;
 mod depth;
+#[path = "../support/listener.rs"]
+mod listener;
 mod ring;
 mod scripts;
-mod told;
 mod traffic;
 mod waits;

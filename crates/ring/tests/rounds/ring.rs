@@ -25,7 +25,7 @@ use wire::describe::RowDtype;
 use wire::layout::Layout;
 use wire::plan::{Entry, Op, Plan};
 
-use crate::told::{Listener, Told};
+use crate::listener::Listener;
 
 pub const LAYERS: u32 = 8;
 
@@ -105,6 +105,9 @@ pub struct Slow {
     pub rank: u32,
     pub round: Duration,
 }
+
+/// The lines of rank 0 that warn, each with the state that a handle saw as it came.
+pub type Told = Arc<Mutex<Vec<(String, RingState)>>>;
 
 /// A rank's table after its last round.
 pub type Table = Arc<Mutex<Option<Vec<SlotState>>>>;
@@ -316,7 +319,8 @@ impl Ring {
         let left: Arc<Mutex<Option<Driver>>> = Arc::default();
         let leaves = left.clone();
         let told = Told::default();
-        let listener = Listener { handle: handle.clone(), told: told.clone() };
+        let (sees, lines) = (handle.clone(), told.clone());
+        let listener = Listener(move |line| lines.lock().unwrap().push((line, sees.state())));
         threads.push(std::thread::spawn(move || {
             tracing::subscriber::with_default(listener, || {
                 *leaves.lock().unwrap() = leader.run(&mut engine);

@@ -5,6 +5,8 @@ extern crate baton_ring as ring;
 
 mod failures;
 mod joins;
+#[path = "../support/listener.rs"]
+mod listener;
 mod measures;
 mod probes;
 mod refusals;

@@ -153,45 +153,16 @@ fn a_world_or_epoch_that_no_ring_has_is_refused() {
 
 /// Warnings of all transports of this process.
 mod log {
-    use std::fmt::{Debug, Write};
     use std::sync::{Mutex, Once};
 
-    use tracing::field::{Field, Visit};
-    use tracing::span::{Attributes, Id, Record};
-    use tracing::{Event, Level, Metadata, Subscriber};
+    use crate::listener::Listener;
 
     static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     static ONCE: Once = Once::new();
 
-    struct Log;
-    struct Line(String);
-
-    impl Visit for Line {
-        fn record_debug(&mut self, _: &Field, value: &dyn Debug) {
-            write!(self.0, "{value:?}").unwrap();
-        }
-    }
-
-    impl Subscriber for Log {
-        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            *metadata.level() <= Level::WARN
-        }
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-        fn event(&self, event: &Event<'_>) {
-            let mut line = Line(String::new());
-            event.record(&mut line);
-            LINES.lock().unwrap().push(line.0);
-        }
-        fn enter(&self, _: &Id) {}
-        fn exit(&self, _: &Id) {}
-    }
-
     pub fn capture() {
-        ONCE.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
+        let listener = Listener(|line| LINES.lock().unwrap().push(line));
+        ONCE.call_once(|| tracing::subscriber::set_global_default(listener).unwrap());
     }
 
     pub fn find(first: &str, second: &str) -> Option<String> {

@@ -1,21 +1,13 @@
-//! What is so when a line of the log comes.
+//! A subscriber that hears warnings as they are given.
 
 use std::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex};
 
-use baton_ring::head::{Handle, RingState};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 
-/// The lines of rank 0 that warn, each with the state that a handle saw as it came.
-pub type Told = Arc<Mutex<Vec<(String, RingState)>>>;
-
-/// Keeps them.
-pub struct Listener {
-    pub handle: Handle,
-    pub told: Told,
-}
+/// What to do with the text of each.
+pub struct Listener<F>(pub F);
 
 #[derive(Default)]
 struct Line(String);
@@ -26,9 +18,9 @@ impl Visit for Line {
     }
 }
 
-impl Subscriber for Listener {
+impl<F: Fn(String) + Send + Sync + 'static> Subscriber for Listener<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
+        *metadata.level() <= Level::WARN
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
@@ -38,7 +30,7 @@ impl Subscriber for Listener {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        self.told.lock().unwrap().push((line.0, self.handle.state()));
+        (self.0)(line.0);
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
