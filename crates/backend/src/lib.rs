@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arith::base::Arith;
+use arith::base::{Arith, TILE_KEYS};
 use arith::candidates;
 use arith::format::Matrix;
 use arith::linear::Groups;
@@ -53,6 +53,36 @@ pub struct RowMap {
     pub rows: Vec<RowAt>,
     /// A page table a stream of the round.
     pub tables: Vec<Arc<[u32]>>,
+}
+
+impl RowMap {
+    /// Of each row, where its table starts among [`RowMap::pages`].
+    pub fn starts(&self) -> impl Iterator<Item = u32> {
+        let mut end = 0;
+        let start = |table: &Arc<[u32]>| {
+            let start = end;
+            end += table.len() as u32;
+            start
+        };
+        let starts: Vec<u32> = self.tables.iter().map(start).collect();
+        self.rows.iter().map(move |row| starts[row.table])
+    }
+
+    /// The pages of all tables, one table after the other.
+    pub fn pages(&self) -> impl Iterator<Item = u32> {
+        self.tables.iter().flat_map(|table| table.iter().copied())
+    }
+
+    /// Asserts that every row stands in its table, and that a cache of `pages` pages has all.
+    pub fn check(&self, pages: usize) {
+        for row in &self.rows {
+            let table = &self.tables[row.table];
+            assert!((row.position as usize) < table.len() * TILE_KEYS, "{row:?} of {table:?}");
+        }
+        for page in self.pages() {
+            assert!((page as usize) < pages, "page {page} of {pages}");
+        }
+    }
 }
 
 /// How what the members of a group give each other becomes rows again.

@@ -49,14 +49,7 @@ struct Lists {
 impl Lists {
     /// A map's words, and which is what.
     fn of(map: &RowMap) -> (Vec<i32>, Self) {
-        let mut starts = Vec::with_capacity(map.tables.len());
-        let mut start = 0;
-        for table in &map.tables {
-            starts.push(start);
-            start += table.len() as i32;
-        }
-        let mut words = Vec::with_capacity(5 * map.rows.len() + start as usize);
-        words.extend(map.rows.iter().map(|row| starts[row.table]));
+        let mut words: Vec<i32> = map.starts().map(|start| start as i32).collect();
         words.extend(map.rows.iter().map(|row| row.position as i32));
         let runs = Runs::of(map);
         let spans = words.len()..words.len() + 2 * runs.spans.len();
@@ -76,7 +69,7 @@ impl Lists {
             words.extend(clean_tiles(map));
         }
         let pages = words.len();
-        words.extend(map.tables.iter().flat_map(|table| table.iter()).map(|&page| page as i32));
+        words.extend(map.pages().map(|page| page as i32));
         let rows = map.rows.len();
         (words, Self { rows, spans, alone, listed, windows, clean, pages })
     }
@@ -94,13 +87,7 @@ impl Map {
             return Ok(());
         }
         self.given = Default::default();
-        for row in &map.rows {
-            let table = &map.tables[row.table];
-            assert!((row.position as usize) < table.len() * TILE_KEYS, "{row:?} of {table:?}");
-        }
-        for &page in map.tables.iter().flat_map(|table| table.iter()) {
-            assert!((page as usize) < pages, "page {page} of {pages}");
-        }
+        map.check(pages);
         let (words, lists) = Lists::of(map);
         self.lists = lists;
         self.words.take(&words, 4 * words.len(), |buffer| buffer.upload(0, &words))?;

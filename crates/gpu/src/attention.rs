@@ -147,23 +147,9 @@ impl Map {
         map: &RowMap,
         pages: usize,
     ) -> Result<(), BackendError> {
-        let mut starts = Vec::with_capacity(map.tables.len());
-        let mut start = 0;
-        for table in &map.tables {
-            starts.push(start);
-            start += table.len() as u32;
-        }
-        let mut words = Vec::with_capacity(2 * map.rows.len() + start as usize);
-        words.extend(map.rows.iter().map(|row| starts[row.table]));
-        words.extend(map.rows.iter().map(|row| row.position));
-        for row in &map.rows {
-            let table = &map.tables[row.table];
-            assert!((row.position as usize) < table.len() * TILE_KEYS, "{row:?} of {table:?}");
-        }
-        for &page in map.tables.iter().flat_map(|table| table.iter()) {
-            assert!((page as usize) < pages, "page {page} of {pages}");
-            words.push(page);
-        }
+        map.check(pages);
+        let positions = map.rows.iter().map(|row| row.position);
+        let words: Vec<u32> = map.starts().chain(positions).chain(map.pages()).collect();
         self.rows = map.rows.len();
         self.visible = map.rows.iter().map(|row| row.position as usize + 1).max().unwrap_or(0);
         if words != self.words {
